@@ -9,7 +9,7 @@ type Schema struct {
 	Version    *int32
 	Doc        string
 	Parameters map[string]string
-	// Default is nil where there is none.
+	// Default is nil where there is none; see Struct for what it may be.
 	Default any
 	// Fields of a struct.
 	Fields []Field
@@ -44,3 +44,13 @@ const (
 	TypeMap     SchemaType = 11
 	TypeStruct  SchemaType = 12
 )
+
+// Struct is a structured value: the fields' values in the schema's order. In structured values null is nil, and the others are bool, int64 (any integer type),
+// float64, string, []byte, []any (an array), Map and Struct.
+type Struct []any
+
+// Map is a map of structured values, in order, or an object without a schema.
+type Map []Entry
+
+// Entry is an entry of a Map. The key is a string where there is no schema.
+type Entry struct{ Key, Value any }

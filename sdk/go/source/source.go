@@ -9,7 +9,10 @@
 // Where to read next: connector.go for authors, batch.go for the layout of records, sdk/go/serve to make a binary of it.
 package source
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Plugin serves one or more connector types. Its methods may be called from several goroutines at once.
 // Errors: see Error for those that users see; any other error is taken for one that is worth a retry.
@@ -137,6 +140,8 @@ type Signal struct {
 	MaxUncommitted uint64
 	Seq            uint64
 	Reason         string
+	// Within is how long a drain may take; past it the runner goes on with SignalStop. 0 is not said.
+	Within time.Duration
 }
 
 // Ability is something that not every plugin can do.
