@@ -1,0 +1,11 @@
+// Package integration holds the promises made to users, one test file each, proved with real parts: processes that are killed, a real broker, real files.
+//
+// The test bed below it:
+//
+//   - kafka starts and stops real Apache Kafka brokers.
+//   - harness builds the binaries, starts coordinators, runners and plugins as processes, and checks that nothing is left of them.
+//   - reader is the one verdict: what a read_committed reader sees, and the stored offset beside it.
+//   - cmd has the programs behind `make kafka` and `make bench`.
+//
+// A test never sleeps: it polls real state up to a deadline.
+package integration
