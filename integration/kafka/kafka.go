@@ -1,0 +1,257 @@
+// Package kafka starts and stops real Apache Kafka brokers for tests, benchmarks and `make kafka`.
+//
+// A broker is one Java process with both roles, on free ports, with its data in a folder of the caller's. Its jars come from Maven (pom.xml here) into bin/kafka-libs,
+// or from where FENCEPOST_KAFKA_LIBS points; see libs.go. A broker that Start returned has answered a request.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/fencepost-io/fencepost/integration/process"
+)
+
+// Options say how to run a broker. The zero value with a Dir runs one without security on free ports.
+type Options struct {
+	// Dir takes configuration, data and log. A folder that was used before is gone on with.
+	Dir string
+	// Port of the listener for clients; 0 is a free one.
+	Port int
+	// Properties are added to the broker's own, or replace them.
+	Properties map[string]string
+	// Users, where not empty, makes the listener for clients ask for SASL (PLAIN or SCRAM-SHA-256), and an authorizer refuse what no ACL allows.
+	Users []User
+	// Heap is the Java heap's largest size; empty is 512m.
+	Heap string
+	// Fast starts quicker and runs slower: right for tests, wrong for benchmarks.
+	Fast bool
+}
+
+// User is an account of a broker with security.
+type User struct{ Name, Password string }
+
+// Broker is a running broker.
+type Broker struct {
+	// Addr is for clients.
+	Addr string
+	// AdminAddr never asks who one is, and allows everything. The same as Addr where there is no security.
+	AdminAddr string
+
+	opts    Options
+	libs    string
+	process *process.Process
+}
+
+const startTimeout = 60 * time.Second
+
+// Start starts a broker and waits until it answers.
+func Start(ctx context.Context, opts Options) (*Broker, error) {
+	libs, err := Libs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Port != 0 {
+		ports[0] = opts.Port
+	}
+	b := &Broker{opts: opts, libs: libs, Addr: address(ports[0])}
+	b.AdminAddr = b.Addr
+	if len(opts.Users) > 0 {
+		b.AdminAddr = address(ports[1])
+	}
+	if err := b.configure(ctx, ports); err != nil {
+		return nil, err
+	}
+	return b, b.Start(ctx)
+}
+
+// Start starts a broker again, with its data and at its address, after Kill or Stop.
+func (b *Broker) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	p, err := process.Start(process.Spec{
+		Name: "kafka",
+		Path: "java",
+		Args: b.java("kafka.Kafka", b.path("server.properties")),
+		Log:  b.path("broker.log"),
+	})
+	if err != nil {
+		return err
+	}
+	b.process = p
+	if err := b.ready(ctx); err != nil {
+		p.Kill()
+		return fmt.Errorf("start the broker: %w; its log ends with:\n%s", err, p.Tail(30))
+	}
+	return nil
+}
+
+// Kill is kill -9.
+func (b *Broker) Kill() { b.process.Kill() }
+
+// Stop stops the broker in an orderly way.
+func (b *Broker) Stop(ctx context.Context) error { return b.process.Stop(ctx) }
+
+// Process is the broker's process.
+func (b *Broker) Process() *process.Process { return b.process }
+
+// Admin is a client that may do everything; the caller closes it.
+func (b *Broker) Admin() (*kadm.Client, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.AdminAddr))
+	if err != nil {
+		return nil, err
+	}
+	return kadm.NewClient(client), nil
+}
+
+func (b *Broker) path(name string) string { return filepath.Join(b.opts.Dir, name) }
+
+func (b *Broker) java(class string, args ...string) []string {
+	heap := b.opts.Heap
+	if heap == "" {
+		heap = "512m"
+	}
+	all := []string{"-Xms256m", "-Xmx" + heap, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"}
+	if b.opts.Fast {
+		all = append(all, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+	} else {
+		all = append(all, "-XX:+UseG1GC")
+	}
+	return append(append(all, "-cp", filepath.Join(b.libs, "*"), class), args...)
+}
+
+// configure writes the properties and formats the folder, unless it was formatted before.
+func (b *Broker) configure(ctx context.Context, ports []int) error {
+	if err := os.MkdirAll(b.opts.Dir, 0o755); err != nil {
+		return fmt.Errorf("broker folder: %w", err)
+	}
+	props := b.properties(ports)
+	var text strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(props)) {
+		fmt.Fprintf(&text, "%s=%s\n", key, props[key])
+	}
+	if err := os.WriteFile(b.path("server.properties"), []byte(text.String()), 0o600); err != nil {
+		return fmt.Errorf("broker configuration: %w", err)
+	}
+	if _, err := os.Stat(b.path("data/meta.properties")); err == nil {
+		return nil
+	}
+	args := []string{"format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", b.path("server.properties")}
+	for _, u := range b.opts.Users {
+		args = append(args, "--add-scram", fmt.Sprintf("SCRAM-SHA-256=[name=%s,password=%s]", u.Name, u.Password))
+	}
+	p, err := process.Start(process.Spec{Name: "kafka format", Path: "java", Args: b.java("kafka.tools.StorageTool", args...), Log: b.path("format.log")})
+	if err != nil {
+		return err
+	}
+	code, err := p.Wait(ctx)
+	if err != nil {
+		p.Kill()
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("format the broker's folder: exit code %d:\n%s", code, p.Tail(20))
+	}
+	return nil
+}
+
+func (b *Broker) properties(ports []int) map[string]string {
+	props := map[string]string{
+		"process.roles":                            "broker,controller",
+		"node.id":                                  "1",
+		"controller.quorum.voters":                 "1@" + address(ports[2]),
+		"controller.listener.names":                "CONTROLLER",
+		"listeners":                                "PLAINTEXT://" + b.Addr + ",CONTROLLER://" + address(ports[2]),
+		"log.dirs":                                 b.path("data"),
+		"num.partitions":                           "1",
+		"offsets.topic.num.partitions":             "5",
+		"offsets.topic.replication.factor":         "1",
+		"transaction.state.log.num.partitions":     "5",
+		"transaction.state.log.replication.factor": "1",
+		"transaction.state.log.min.isr":            "1",
+		"group.initial.rebalance.delay.ms":         "0",
+		"auto.create.topics.enable":                "false",
+		// Ten seconds by default: expired transactions would be noticed late.
+		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+	}
+	if len(b.opts.Users) > 0 {
+		b.secure(props, ports)
+	}
+	maps.Copy(props, b.opts.Properties)
+	return props
+}
+
+// secure makes the clients' listener ask who one is. The broker's own traffic, and the test's, goes over a listener that doesn't.
+func (b *Broker) secure(props map[string]string, ports []int) {
+	props["listeners"] = "CLIENT://" + b.Addr + ",ADMIN://" + b.AdminAddr + ",CONTROLLER://" + address(ports[2])
+	props["inter.broker.listener.name"] = "ADMIN"
+	props["listener.security.protocol.map"] = "CLIENT:SASL_PLAINTEXT,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	props["sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256"
+	props["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+	props["super.users"] = "User:ANONYMOUS"
+	plain := "org.apache.kafka.common.security.plain.PlainLoginModule required"
+	for _, u := range b.opts.Users {
+		plain += fmt.Sprintf(" user_%s=%q", u.Name, u.Password)
+	}
+	props["listener.name.client.plain.sasl.jaas.config"] = plain + ";"
+	props["listener.name.client.scram-sha-256.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+}
+
+// ready waits for an answer to a real request.
+func (b *Broker) ready(ctx context.Context) error {
+	admin, err := b.Admin()
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	ask := func() (struct{}, error) {
+		if !b.process.Running() {
+			return struct{}{}, backoff.Permanent(errors.New("the broker ended"))
+		}
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		brokers, err := admin.ListBrokers(ctx)
+		if err == nil && len(brokers) == 0 {
+			err = errors.New("no broker is registered yet")
+		}
+		return struct{}{}, err
+	}
+	_, err = backoff.Retry(ctx, ask, backoff.WithBackOff(backoff.NewConstantBackOff(100*time.Millisecond)), backoff.WithMaxElapsedTime(startTimeout))
+	return err
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freePorts finds ports that are free now. Somebody else may take one before the broker does; the start then fails with its log.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("free port: %w", err)
+		}
+		defer l.Close()
+		addr, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			return nil, fmt.Errorf("free port: %v is no TCP address", l.Addr())
+		}
+		ports = append(ports, addr.Port)
+	}
+	return ports, nil
+}
