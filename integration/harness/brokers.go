@@ -1,0 +1,97 @@
+package harness
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/fencepost-io/fencepost/integration/kafka"
+)
+
+const stopTimeout = 20 * time.Second
+
+// Kfake starts a broker in this process, in memory. It ends with the test.
+func Kfake(t testing.TB) string {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatalf("kfake: %v", err)
+	}
+	t.Cleanup(cluster.Close)
+	return cluster.ListenAddrs()[0]
+}
+
+// Kafka is a real broker that all tests of the run share: a test keeps to its own cluster name and topics.
+func Kafka(t testing.TB) string {
+	t.Helper()
+	if run.broker == nil {
+		t.Fatal("the package's TestMain doesn't call harness.Main")
+	}
+	addr, err := run.broker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+func startShared() (string, error) {
+	broker, err := kafka.Start(context.Background(), kafka.Options{Dir: filepath.Join(run.dir, "kafka"), Fast: true})
+	if err != nil {
+		return "", err
+	}
+	run.stop = append(run.stop, broker.Kill)
+	return broker.Addr, nil
+}
+
+// OwnKafka starts a real broker for one test, which may kill it and start it again.
+func OwnKafka(t testing.TB, opts kafka.Options) *kafka.Broker {
+	t.Helper()
+	opts.Dir, opts.Fast = t.TempDir(), true
+	broker, err := kafka.Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		broker.Kill()
+		if t.Failed() {
+			t.Logf("the broker's log ends with:\n%s", broker.Process().Tail(30))
+		}
+	})
+	return broker
+}
+
+// Admin is a client of a broker that ends with the test.
+func Admin(t testing.TB, bootstrap string) *kadm.Client {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return kadm.NewClient(client)
+}
+
+// CreateTopic makes a topic.
+func CreateTopic(t testing.TB, bootstrap, topic string, partitions int32) {
+	t.Helper()
+	if _, err := Admin(t, bootstrap).CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
+		t.Fatalf("create topic %s: %v", topic, err)
+	}
+}
+
+// ShortDir is a folder with a short name, for sockets: a test's own folders are too long for them.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
