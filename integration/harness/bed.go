@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +27,7 @@ const StartTimeout = 30 * time.Second
 
 // Bed is one cluster of Fencepost processes on one broker.
 type Bed struct {
-	T testing.TB
+	T T
 	// Cluster is the cluster's name.
 	Cluster string
 	// Bootstrap is the broker's address.
@@ -46,9 +45,14 @@ type Bed struct {
 }
 
 // New makes a bed without any process yet. At the end of the test its processes are ended, and where the test failed their logs are shown.
-func New(t testing.TB, cluster, bootstrap string) *Bed {
+func New(t T, cluster, bootstrap string) *Bed {
 	t.Helper()
-	binaries := Build(t)
+	return NewWith(t, cluster, bootstrap, Build(t))
+}
+
+// NewWith is New with other binaries.
+func NewWith(t T, cluster, bootstrap string, binaries *Binaries) *Bed {
+	t.Helper()
 	b := &Bed{T: t, Cluster: cluster, Bootstrap: bootstrap, Fencepost: binaries.Fencepost, dir: t.TempDir(), tmp: ShortDir(t), conns: map[string]*grpc.ClientConn{}}
 	b.Plugins = filepath.Join(b.dir, "plugins")
 	if err := linkAll(binaries.Plugins, b.Plugins); err != nil {
@@ -269,7 +273,7 @@ func (b *Bed) AwaitCaughtUp(timeout time.Duration, name string) *controlv1.Conne
 }
 
 // FreeAddress is an address of this host that nobody listens on now.
-func FreeAddress(t testing.TB) string {
+func FreeAddress(t T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

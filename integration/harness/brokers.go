@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -17,7 +16,7 @@ import (
 const stopTimeout = 20 * time.Second
 
 // Kfake starts a broker in this process, in memory. It ends with the test.
-func Kfake(t testing.TB) string {
+func Kfake(t T) string {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -28,7 +27,7 @@ func Kfake(t testing.TB) string {
 }
 
 // Kafka is a real broker that all tests of the run share: a test keeps to its own cluster name and topics.
-func Kafka(t testing.TB) string {
+func Kafka(t T) string {
 	t.Helper()
 	if run.broker == nil {
 		t.Fatal("the package's TestMain doesn't call harness.Main")
@@ -50,7 +49,7 @@ func startShared() (string, error) {
 }
 
 // OwnKafka starts a real broker for one test, which may kill it and start it again.
-func OwnKafka(t testing.TB, opts kafka.Options) *kafka.Broker {
+func OwnKafka(t T, opts kafka.Options) *kafka.Broker {
 	t.Helper()
 	opts.Dir, opts.Fast = t.TempDir(), true
 	broker, err := kafka.Start(t.Context(), opts)
@@ -67,7 +66,7 @@ func OwnKafka(t testing.TB, opts kafka.Options) *kafka.Broker {
 }
 
 // Admin is a client of a broker that ends with the test.
-func Admin(t testing.TB, bootstrap string) *kadm.Client {
+func Admin(t T, bootstrap string) *kadm.Client {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
 	if err != nil {
@@ -78,7 +77,7 @@ func Admin(t testing.TB, bootstrap string) *kadm.Client {
 }
 
 // CreateTopic makes a topic.
-func CreateTopic(t testing.TB, bootstrap, topic string, partitions int32) {
+func CreateTopic(t T, bootstrap, topic string, partitions int32) {
 	t.Helper()
 	if _, err := Admin(t, bootstrap).CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
 		t.Fatalf("create topic %s: %v", topic, err)
@@ -86,7 +85,7 @@ func CreateTopic(t testing.TB, bootstrap, topic string, partitions int32) {
 }
 
 // ShortDir is a folder with a short name, for sockets: a test's own folders are too long for them.
-func ShortDir(t testing.TB) string {
+func ShortDir(t T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fp")
 	if err != nil {

@@ -19,6 +19,19 @@ import (
 	"testing"
 )
 
+// T is what the harness needs of a test. Benchmarks, which are programs, bring their own.
+type T interface {
+	Helper()
+	Context() context.Context
+	TempDir() string
+	Cleanup(func())
+	Failed() bool
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // Plugins that are built with the binary.
 var plugins = []string{"./plugins/file", "./plugins/generator"}
 
@@ -57,7 +70,7 @@ type Binaries struct {
 }
 
 // Build builds the binaries, once for all tests of a run.
-func Build(t testing.TB) *Binaries {
+func Build(t T) *Binaries {
 	t.Helper()
 	if run.build == nil {
 		t.Fatal("the package's TestMain doesn't call harness.Main")
@@ -78,7 +91,7 @@ func build() (*Binaries, error) {
 }
 
 // BuildPackage builds one more program of this tree, for example a plugin that only a test needs.
-func BuildPackage(t testing.TB, pkg, to string) {
+func BuildPackage(t T, pkg, to string) {
 	t.Helper()
 	if err := goBuild(to, pkg); err != nil {
 		t.Fatal(err)

@@ -3,14 +3,13 @@ package harness
 import (
 	"context"
 	"errors"
-	"testing"
 	"time"
 )
 
 const pollEvery = 50 * time.Millisecond
 
 // Wait asks until the answer is nil, and fails the test at the deadline with the last answer.
-func Wait(t testing.TB, timeout time.Duration, what string, ask func(ctx context.Context) error) {
+func Wait(t T, timeout time.Duration, what string, ask func(ctx context.Context) error) {
 	t.Helper()
 	if err := Poll(t.Context(), timeout, ask); err != nil {
 		t.Fatalf("%s: not within %s: %v", what, timeout, err)
