@@ -473,6 +473,8 @@ type TaskInfo struct {
 	Rewinds map[string]uint64 `protobuf:"bytes,22,rep,name=rewinds,proto3" json:"rewinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Version of the plugin that runs.
 	PluginVersion string `protobuf:"bytes,23,opt,name=plugin_version,json=pluginVersion,proto3" json:"plugin_version,omitempty"`
+	// What the plugin wants people to know while the task goes on.
+	Notices       []string `protobuf:"bytes,24,rep,name=notices,proto3" json:"notices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -666,6 +668,13 @@ func (x *TaskInfo) GetPluginVersion() string {
 		return x.PluginVersion
 	}
 	return ""
+}
+
+func (x *TaskInfo) GetNotices() []string {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
 }
 
 // CreateConnectorRequest names a new connector.
@@ -2369,7 +2378,7 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"K\n" +
 	"\tHappening\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x84\x06\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x9e\x06\n" +
 	"\bTaskInfo\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\rR\x04task\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -2395,7 +2404,8 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\vopen_age_ms\x18\x14 \x01(\x04R\topenAgeMs\x12%\n" +
 	"\x0edropped_reason\x18\x15 \x01(\tR\rdroppedReason\x12E\n" +
 	"\arewinds\x18\x16 \x03(\v2+.fencepost.control.v1.TaskInfo.RewindsEntryR\arewinds\x12%\n" +
-	"\x0eplugin_version\x18\x17 \x01(\tR\rpluginVersion\x1a:\n" +
+	"\x0eplugin_version\x18\x17 \x01(\tR\rpluginVersion\x12\x18\n" +
+	"\anotices\x18\x18 \x03(\tR\anotices\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf4\x01\n" +

@@ -572,7 +572,7 @@ func (x AlterOffsetsResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AlterOffsetsResponse_Verdict.Descriptor instead.
 func (AlterOffsetsResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{40, 0}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{41, 0}
 }
 
 // DescribeRequest asks for DescribeResponse.
@@ -2553,6 +2553,7 @@ type RunResponse struct {
 	//	*RunResponse_Metrics
 	//	*RunResponse_Error
 	//	*RunResponse_Drained
+	//	*RunResponse_Notice
 	Message       isRunResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2676,6 +2677,15 @@ func (x *RunResponse) GetDrained() *Drained {
 	return nil
 }
 
+func (x *RunResponse) GetNotice() *Notice {
+	if x != nil {
+		if x, ok := x.Message.(*RunResponse_Notice); ok {
+			return x.Notice
+		}
+	}
+	return nil
+}
+
 type isRunResponse_Message interface {
 	isRunResponse_Message()
 }
@@ -2725,6 +2735,11 @@ type RunResponse_Drained struct {
 	Drained *Drained `protobuf:"bytes,9,opt,name=drained,proto3,oneof"`
 }
 
+type RunResponse_Notice struct {
+	// What people should know while the task goes on.
+	Notice *Notice `protobuf:"bytes,10,opt,name=notice,proto3,oneof"`
+}
+
 func (*RunResponse_Opened) isRunResponse_Message() {}
 
 func (*RunResponse_Declare) isRunResponse_Message() {}
@@ -2742,6 +2757,8 @@ func (*RunResponse_Metrics) isRunResponse_Message() {}
 func (*RunResponse_Error) isRunResponse_Message() {}
 
 func (*RunResponse_Drained) isRunResponse_Message() {}
+
+func (*RunResponse_Notice) isRunResponse_Message() {}
 
 // Opened says that the source is open and that batches may follow.
 type Opened struct {
@@ -3539,6 +3556,53 @@ func (x *Metric) GetCounter() bool {
 	return false
 }
 
+// Notice says what people should know although the task goes on: a file that can't be read while others can. It is shown where the task is shown, and replaces the one before; an empty one
+// takes it back. At most 20 texts of 500 bytes.
+type Notice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One line each.
+	Texts         []string `protobuf:"bytes,1,rep,name=texts,proto3" json:"texts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Notice) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 // Error ends a Plan or a Run stream; the plugin sends nothing after it.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3558,7 +3622,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[37]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3570,7 +3634,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[37]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3583,7 +3647,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{37}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Error) GetKind() ErrorKind {
@@ -3630,7 +3694,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[38]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3642,7 +3706,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[38]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3655,7 +3719,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{38}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{39}
 }
 
 // AlterOffsetsRequest asks a plugin about new offsets.
@@ -3675,7 +3739,7 @@ type AlterOffsetsRequest struct {
 
 func (x *AlterOffsetsRequest) Reset() {
 	*x = AlterOffsetsRequest{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[39]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3687,7 +3751,7 @@ func (x *AlterOffsetsRequest) String() string {
 func (*AlterOffsetsRequest) ProtoMessage() {}
 
 func (x *AlterOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[39]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3700,7 +3764,7 @@ func (x *AlterOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*AlterOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{39}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AlterOffsetsRequest) GetConnector() string {
@@ -3744,7 +3808,7 @@ type AlterOffsetsResponse struct {
 
 func (x *AlterOffsetsResponse) Reset() {
 	*x = AlterOffsetsResponse{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[40]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3820,7 @@ func (x *AlterOffsetsResponse) String() string {
 func (*AlterOffsetsResponse) ProtoMessage() {}
 
 func (x *AlterOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[40]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3833,7 @@ func (x *AlterOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*AlterOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{40}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AlterOffsetsResponse) GetVerdict() AlterOffsetsResponse_Verdict {
@@ -3795,7 +3859,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[41]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3807,7 +3871,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[41]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3820,7 +3884,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{41}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{42}
 }
 
 // ShutdownResponse has no fields.
@@ -3832,7 +3896,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[42]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3844,7 +3908,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[42]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3857,7 +3921,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{42}
+	return file_fencepost_plugin_v1_plugin_proto_rawDescGZIP(), []int{43}
 }
 
 // PartitionSet is a list of partitions, each as JSON.
@@ -3871,7 +3935,7 @@ type Claim_PartitionSet struct {
 
 func (x *Claim_PartitionSet) Reset() {
 	*x = Claim_PartitionSet{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[47]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +3947,7 @@ func (x *Claim_PartitionSet) String() string {
 func (*Claim_PartitionSet) ProtoMessage() {}
 
 func (x *Claim_PartitionSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[47]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +3983,7 @@ type Claim_Range struct {
 
 func (x *Claim_Range) Reset() {
 	*x = Claim_Range{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[48]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +3995,7 @@ func (x *Claim_Range) String() string {
 func (*Claim_Range) ProtoMessage() {}
 
 func (x *Claim_Range) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[48]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3975,7 +4039,7 @@ type Claim_HashSlot struct {
 
 func (x *Claim_HashSlot) Reset() {
 	*x = Claim_HashSlot{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[49]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3987,7 +4051,7 @@ func (x *Claim_HashSlot) String() string {
 func (*Claim_HashSlot) ProtoMessage() {}
 
 func (x *Claim_HashSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[49]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4090,7 @@ type Claim_Unknown struct {
 
 func (x *Claim_Unknown) Reset() {
 	*x = Claim_Unknown{}
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[50]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4038,7 +4102,7 @@ func (x *Claim_Unknown) String() string {
 func (*Claim_Unknown) ProtoMessage() {}
 
 func (x *Claim_Unknown) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[50]
+	mi := &file_fencepost_plugin_v1_plugin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4286,7 @@ const file_fencepost_plugin_v1_plugin_proto_rawDesc = "" +
 	"\vdeadline_ms\x18\x01 \x01(\x04R\n" +
 	"deadlineMs\"\x1e\n" +
 	"\x04Stop\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x87\x04\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xbe\x04\n" +
 	"\vRunResponse\x125\n" +
 	"\x06opened\x18\x01 \x01(\v2\x1b.fencepost.plugin.v1.OpenedH\x00R\x06opened\x128\n" +
 	"\adeclare\x18\x02 \x01(\v2\x1c.fencepost.plugin.v1.DeclareH\x00R\adeclare\x122\n" +
@@ -4232,7 +4296,9 @@ const file_fencepost_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06lookup\x18\x06 \x01(\v2\x1b.fencepost.plugin.v1.LookupH\x00R\x06lookup\x128\n" +
 	"\ametrics\x18\a \x01(\v2\x1c.fencepost.plugin.v1.MetricsH\x00R\ametrics\x122\n" +
 	"\x05error\x18\b \x01(\v2\x1a.fencepost.plugin.v1.ErrorH\x00R\x05error\x128\n" +
-	"\adrained\x18\t \x01(\v2\x1c.fencepost.plugin.v1.DrainedH\x00R\adrainedB\t\n" +
+	"\adrained\x18\t \x01(\v2\x1c.fencepost.plugin.v1.DrainedH\x00R\adrained\x125\n" +
+	"\x06notice\x18\n" +
+	" \x01(\v2\x1b.fencepost.plugin.v1.NoticeH\x00R\x06noticeB\t\n" +
 	"\amessage\"\b\n" +
 	"\x06Opened\"\xcc\x01\n" +
 	"\aDeclare\x12F\n" +
@@ -4293,7 +4359,9 @@ const file_fencepost_plugin_v1_plugin_proto_rawDesc = "" +
 	"\acounter\x18\x04 \x01(\bR\acounter\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x99\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1e\n" +
+	"\x06Notice\x12\x14\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\x99\x01\n" +
 	"\x05Error\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.fencepost.plugin.v1.ErrorKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x10\n" +
@@ -4388,7 +4456,7 @@ func file_fencepost_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_fencepost_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_fencepost_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_fencepost_plugin_v1_plugin_proto_goTypes = []any{
 	(Ability)(0),                      // 0: fencepost.plugin.v1.Ability
 	(ConfigType)(0),                   // 1: fencepost.plugin.v1.ConfigType
@@ -4435,35 +4503,36 @@ var file_fencepost_plugin_v1_plugin_proto_goTypes = []any{
 	(*Dropped)(nil),                   // 42: fencepost.plugin.v1.Dropped
 	(*Metrics)(nil),                   // 43: fencepost.plugin.v1.Metrics
 	(*Metric)(nil),                    // 44: fencepost.plugin.v1.Metric
-	(*Error)(nil),                     // 45: fencepost.plugin.v1.Error
-	(*Drained)(nil),                   // 46: fencepost.plugin.v1.Drained
-	(*AlterOffsetsRequest)(nil),       // 47: fencepost.plugin.v1.AlterOffsetsRequest
-	(*AlterOffsetsResponse)(nil),      // 48: fencepost.plugin.v1.AlterOffsetsResponse
-	(*ShutdownRequest)(nil),           // 49: fencepost.plugin.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),          // 50: fencepost.plugin.v1.ShutdownResponse
-	nil,                               // 51: fencepost.plugin.v1.ConnectorType.ExampleEntry
-	nil,                               // 52: fencepost.plugin.v1.ValidateRequest.ConfigEntry
-	nil,                               // 53: fencepost.plugin.v1.PlanOpen.ConfigEntry
-	nil,                               // 54: fencepost.plugin.v1.Task.ConfigEntry
-	(*Claim_PartitionSet)(nil),        // 55: fencepost.plugin.v1.Claim.PartitionSet
-	(*Claim_Range)(nil),               // 56: fencepost.plugin.v1.Claim.Range
-	(*Claim_HashSlot)(nil),            // 57: fencepost.plugin.v1.Claim.HashSlot
-	(*Claim_Unknown)(nil),             // 58: fencepost.plugin.v1.Claim.Unknown
-	nil,                               // 59: fencepost.plugin.v1.RunOpen.ConfigEntry
-	nil,                               // 60: fencepost.plugin.v1.RunOpen.TaskConfigEntry
-	nil,                               // 61: fencepost.plugin.v1.Metric.LabelsEntry
-	nil,                               // 62: fencepost.plugin.v1.AlterOffsetsRequest.ConfigEntry
-	(*Schema)(nil),                    // 63: fencepost.plugin.v1.Schema
+	(*Notice)(nil),                    // 45: fencepost.plugin.v1.Notice
+	(*Error)(nil),                     // 46: fencepost.plugin.v1.Error
+	(*Drained)(nil),                   // 47: fencepost.plugin.v1.Drained
+	(*AlterOffsetsRequest)(nil),       // 48: fencepost.plugin.v1.AlterOffsetsRequest
+	(*AlterOffsetsResponse)(nil),      // 49: fencepost.plugin.v1.AlterOffsetsResponse
+	(*ShutdownRequest)(nil),           // 50: fencepost.plugin.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),          // 51: fencepost.plugin.v1.ShutdownResponse
+	nil,                               // 52: fencepost.plugin.v1.ConnectorType.ExampleEntry
+	nil,                               // 53: fencepost.plugin.v1.ValidateRequest.ConfigEntry
+	nil,                               // 54: fencepost.plugin.v1.PlanOpen.ConfigEntry
+	nil,                               // 55: fencepost.plugin.v1.Task.ConfigEntry
+	(*Claim_PartitionSet)(nil),        // 56: fencepost.plugin.v1.Claim.PartitionSet
+	(*Claim_Range)(nil),               // 57: fencepost.plugin.v1.Claim.Range
+	(*Claim_HashSlot)(nil),            // 58: fencepost.plugin.v1.Claim.HashSlot
+	(*Claim_Unknown)(nil),             // 59: fencepost.plugin.v1.Claim.Unknown
+	nil,                               // 60: fencepost.plugin.v1.RunOpen.ConfigEntry
+	nil,                               // 61: fencepost.plugin.v1.RunOpen.TaskConfigEntry
+	nil,                               // 62: fencepost.plugin.v1.Metric.LabelsEntry
+	nil,                               // 63: fencepost.plugin.v1.AlterOffsetsRequest.ConfigEntry
+	(*Schema)(nil),                    // 64: fencepost.plugin.v1.Schema
 }
 var file_fencepost_plugin_v1_plugin_proto_depIdxs = []int32{
 	0,  // 0: fencepost.plugin.v1.DescribeRequest.abilities:type_name -> fencepost.plugin.v1.Ability
 	10, // 1: fencepost.plugin.v1.DescribeResponse.types:type_name -> fencepost.plugin.v1.ConnectorType
 	0,  // 2: fencepost.plugin.v1.DescribeResponse.abilities:type_name -> fencepost.plugin.v1.Ability
 	11, // 3: fencepost.plugin.v1.ConnectorType.config:type_name -> fencepost.plugin.v1.ConfigKey
-	51, // 4: fencepost.plugin.v1.ConnectorType.example:type_name -> fencepost.plugin.v1.ConnectorType.ExampleEntry
+	52, // 4: fencepost.plugin.v1.ConnectorType.example:type_name -> fencepost.plugin.v1.ConnectorType.ExampleEntry
 	1,  // 5: fencepost.plugin.v1.ConfigKey.type:type_name -> fencepost.plugin.v1.ConfigType
 	2,  // 6: fencepost.plugin.v1.ConfigKey.importance:type_name -> fencepost.plugin.v1.Importance
-	52, // 7: fencepost.plugin.v1.ValidateRequest.config:type_name -> fencepost.plugin.v1.ValidateRequest.ConfigEntry
+	53, // 7: fencepost.plugin.v1.ValidateRequest.config:type_name -> fencepost.plugin.v1.ValidateRequest.ConfigEntry
 	14, // 8: fencepost.plugin.v1.ValidateResponse.problems:type_name -> fencepost.plugin.v1.Problem
 	3,  // 9: fencepost.plugin.v1.ValidateResponse.exactly_once:type_name -> fencepost.plugin.v1.Possible
 	3,  // 10: fencepost.plugin.v1.ValidateResponse.connector_boundaries:type_name -> fencepost.plugin.v1.Possible
@@ -4472,18 +4541,18 @@ var file_fencepost_plugin_v1_plugin_proto_depIdxs = []int32{
 	30, // 13: fencepost.plugin.v1.PlanRequest.lookup_answer:type_name -> fencepost.plugin.v1.LookupAnswer
 	20, // 14: fencepost.plugin.v1.PlanRequest.refused:type_name -> fencepost.plugin.v1.TaskSetRefused
 	32, // 15: fencepost.plugin.v1.PlanRequest.stop:type_name -> fencepost.plugin.v1.Stop
-	53, // 16: fencepost.plugin.v1.PlanOpen.config:type_name -> fencepost.plugin.v1.PlanOpen.ConfigEntry
+	54, // 16: fencepost.plugin.v1.PlanOpen.config:type_name -> fencepost.plugin.v1.PlanOpen.ConfigEntry
 	0,  // 17: fencepost.plugin.v1.PlanOpen.abilities:type_name -> fencepost.plugin.v1.Ability
 	18, // 18: fencepost.plugin.v1.PlanResponse.task_set:type_name -> fencepost.plugin.v1.TaskSet
 	29, // 19: fencepost.plugin.v1.PlanResponse.lookup:type_name -> fencepost.plugin.v1.Lookup
-	45, // 20: fencepost.plugin.v1.PlanResponse.error:type_name -> fencepost.plugin.v1.Error
+	46, // 20: fencepost.plugin.v1.PlanResponse.error:type_name -> fencepost.plugin.v1.Error
 	19, // 21: fencepost.plugin.v1.TaskSet.tasks:type_name -> fencepost.plugin.v1.Task
-	54, // 22: fencepost.plugin.v1.Task.config:type_name -> fencepost.plugin.v1.Task.ConfigEntry
+	55, // 22: fencepost.plugin.v1.Task.config:type_name -> fencepost.plugin.v1.Task.ConfigEntry
 	21, // 23: fencepost.plugin.v1.Task.claim:type_name -> fencepost.plugin.v1.Claim
-	55, // 24: fencepost.plugin.v1.Claim.set:type_name -> fencepost.plugin.v1.Claim.PartitionSet
-	56, // 25: fencepost.plugin.v1.Claim.range:type_name -> fencepost.plugin.v1.Claim.Range
-	57, // 26: fencepost.plugin.v1.Claim.slot:type_name -> fencepost.plugin.v1.Claim.HashSlot
-	58, // 27: fencepost.plugin.v1.Claim.unknown:type_name -> fencepost.plugin.v1.Claim.Unknown
+	56, // 24: fencepost.plugin.v1.Claim.set:type_name -> fencepost.plugin.v1.Claim.PartitionSet
+	57, // 25: fencepost.plugin.v1.Claim.range:type_name -> fencepost.plugin.v1.Claim.Range
+	58, // 26: fencepost.plugin.v1.Claim.slot:type_name -> fencepost.plugin.v1.Claim.HashSlot
+	59, // 27: fencepost.plugin.v1.Claim.unknown:type_name -> fencepost.plugin.v1.Claim.Unknown
 	23, // 28: fencepost.plugin.v1.RunRequest.open:type_name -> fencepost.plugin.v1.RunOpen
 	25, // 29: fencepost.plugin.v1.RunRequest.stored:type_name -> fencepost.plugin.v1.StoredOffsets
 	27, // 30: fencepost.plugin.v1.RunRequest.credit:type_name -> fencepost.plugin.v1.Credit
@@ -4491,8 +4560,8 @@ var file_fencepost_plugin_v1_plugin_proto_depIdxs = []int32{
 	30, // 32: fencepost.plugin.v1.RunRequest.lookup_answer:type_name -> fencepost.plugin.v1.LookupAnswer
 	31, // 33: fencepost.plugin.v1.RunRequest.drain:type_name -> fencepost.plugin.v1.Drain
 	32, // 34: fencepost.plugin.v1.RunRequest.stop:type_name -> fencepost.plugin.v1.Stop
-	59, // 35: fencepost.plugin.v1.RunOpen.config:type_name -> fencepost.plugin.v1.RunOpen.ConfigEntry
-	60, // 36: fencepost.plugin.v1.RunOpen.task_config:type_name -> fencepost.plugin.v1.RunOpen.TaskConfigEntry
+	60, // 35: fencepost.plugin.v1.RunOpen.config:type_name -> fencepost.plugin.v1.RunOpen.ConfigEntry
+	61, // 36: fencepost.plugin.v1.RunOpen.task_config:type_name -> fencepost.plugin.v1.RunOpen.TaskConfigEntry
 	21, // 37: fencepost.plugin.v1.RunOpen.claim:type_name -> fencepost.plugin.v1.Claim
 	24, // 38: fencepost.plugin.v1.RunOpen.limits:type_name -> fencepost.plugin.v1.Limits
 	4,  // 39: fencepost.plugin.v1.RunOpen.boundary:type_name -> fencepost.plugin.v1.BoundaryRule
@@ -4506,38 +4575,39 @@ var file_fencepost_plugin_v1_plugin_proto_depIdxs = []int32{
 	42, // 47: fencepost.plugin.v1.RunResponse.dropped:type_name -> fencepost.plugin.v1.Dropped
 	29, // 48: fencepost.plugin.v1.RunResponse.lookup:type_name -> fencepost.plugin.v1.Lookup
 	43, // 49: fencepost.plugin.v1.RunResponse.metrics:type_name -> fencepost.plugin.v1.Metrics
-	45, // 50: fencepost.plugin.v1.RunResponse.error:type_name -> fencepost.plugin.v1.Error
-	46, // 51: fencepost.plugin.v1.RunResponse.drained:type_name -> fencepost.plugin.v1.Drained
-	36, // 52: fencepost.plugin.v1.Declare.partitions:type_name -> fencepost.plugin.v1.DeclaredPartition
-	37, // 53: fencepost.plugin.v1.Declare.topics:type_name -> fencepost.plugin.v1.DeclaredTopic
-	38, // 54: fencepost.plugin.v1.Declare.schemas:type_name -> fencepost.plugin.v1.DeclaredSchema
-	63, // 55: fencepost.plugin.v1.DeclaredSchema.schema:type_name -> fencepost.plugin.v1.Schema
-	40, // 56: fencepost.plugin.v1.Batch.offsets:type_name -> fencepost.plugin.v1.Reached
-	5,  // 57: fencepost.plugin.v1.Batch.boundary:type_name -> fencepost.plugin.v1.Boundary
-	40, // 58: fencepost.plugin.v1.Dropped.offsets:type_name -> fencepost.plugin.v1.Reached
-	44, // 59: fencepost.plugin.v1.Metrics.metrics:type_name -> fencepost.plugin.v1.Metric
-	61, // 60: fencepost.plugin.v1.Metric.labels:type_name -> fencepost.plugin.v1.Metric.LabelsEntry
-	6,  // 61: fencepost.plugin.v1.Error.kind:type_name -> fencepost.plugin.v1.ErrorKind
-	62, // 62: fencepost.plugin.v1.AlterOffsetsRequest.config:type_name -> fencepost.plugin.v1.AlterOffsetsRequest.ConfigEntry
-	26, // 63: fencepost.plugin.v1.AlterOffsetsRequest.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	7,  // 64: fencepost.plugin.v1.AlterOffsetsResponse.verdict:type_name -> fencepost.plugin.v1.AlterOffsetsResponse.Verdict
-	8,  // 65: fencepost.plugin.v1.Plugin.Describe:input_type -> fencepost.plugin.v1.DescribeRequest
-	12, // 66: fencepost.plugin.v1.Plugin.Validate:input_type -> fencepost.plugin.v1.ValidateRequest
-	15, // 67: fencepost.plugin.v1.Plugin.Plan:input_type -> fencepost.plugin.v1.PlanRequest
-	22, // 68: fencepost.plugin.v1.Plugin.Run:input_type -> fencepost.plugin.v1.RunRequest
-	47, // 69: fencepost.plugin.v1.Plugin.AlterOffsets:input_type -> fencepost.plugin.v1.AlterOffsetsRequest
-	49, // 70: fencepost.plugin.v1.Plugin.Shutdown:input_type -> fencepost.plugin.v1.ShutdownRequest
-	9,  // 71: fencepost.plugin.v1.Plugin.Describe:output_type -> fencepost.plugin.v1.DescribeResponse
-	13, // 72: fencepost.plugin.v1.Plugin.Validate:output_type -> fencepost.plugin.v1.ValidateResponse
-	17, // 73: fencepost.plugin.v1.Plugin.Plan:output_type -> fencepost.plugin.v1.PlanResponse
-	33, // 74: fencepost.plugin.v1.Plugin.Run:output_type -> fencepost.plugin.v1.RunResponse
-	48, // 75: fencepost.plugin.v1.Plugin.AlterOffsets:output_type -> fencepost.plugin.v1.AlterOffsetsResponse
-	50, // 76: fencepost.plugin.v1.Plugin.Shutdown:output_type -> fencepost.plugin.v1.ShutdownResponse
-	71, // [71:77] is the sub-list for method output_type
-	65, // [65:71] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	46, // 50: fencepost.plugin.v1.RunResponse.error:type_name -> fencepost.plugin.v1.Error
+	47, // 51: fencepost.plugin.v1.RunResponse.drained:type_name -> fencepost.plugin.v1.Drained
+	45, // 52: fencepost.plugin.v1.RunResponse.notice:type_name -> fencepost.plugin.v1.Notice
+	36, // 53: fencepost.plugin.v1.Declare.partitions:type_name -> fencepost.plugin.v1.DeclaredPartition
+	37, // 54: fencepost.plugin.v1.Declare.topics:type_name -> fencepost.plugin.v1.DeclaredTopic
+	38, // 55: fencepost.plugin.v1.Declare.schemas:type_name -> fencepost.plugin.v1.DeclaredSchema
+	64, // 56: fencepost.plugin.v1.DeclaredSchema.schema:type_name -> fencepost.plugin.v1.Schema
+	40, // 57: fencepost.plugin.v1.Batch.offsets:type_name -> fencepost.plugin.v1.Reached
+	5,  // 58: fencepost.plugin.v1.Batch.boundary:type_name -> fencepost.plugin.v1.Boundary
+	40, // 59: fencepost.plugin.v1.Dropped.offsets:type_name -> fencepost.plugin.v1.Reached
+	44, // 60: fencepost.plugin.v1.Metrics.metrics:type_name -> fencepost.plugin.v1.Metric
+	62, // 61: fencepost.plugin.v1.Metric.labels:type_name -> fencepost.plugin.v1.Metric.LabelsEntry
+	6,  // 62: fencepost.plugin.v1.Error.kind:type_name -> fencepost.plugin.v1.ErrorKind
+	63, // 63: fencepost.plugin.v1.AlterOffsetsRequest.config:type_name -> fencepost.plugin.v1.AlterOffsetsRequest.ConfigEntry
+	26, // 64: fencepost.plugin.v1.AlterOffsetsRequest.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	7,  // 65: fencepost.plugin.v1.AlterOffsetsResponse.verdict:type_name -> fencepost.plugin.v1.AlterOffsetsResponse.Verdict
+	8,  // 66: fencepost.plugin.v1.Plugin.Describe:input_type -> fencepost.plugin.v1.DescribeRequest
+	12, // 67: fencepost.plugin.v1.Plugin.Validate:input_type -> fencepost.plugin.v1.ValidateRequest
+	15, // 68: fencepost.plugin.v1.Plugin.Plan:input_type -> fencepost.plugin.v1.PlanRequest
+	22, // 69: fencepost.plugin.v1.Plugin.Run:input_type -> fencepost.plugin.v1.RunRequest
+	48, // 70: fencepost.plugin.v1.Plugin.AlterOffsets:input_type -> fencepost.plugin.v1.AlterOffsetsRequest
+	50, // 71: fencepost.plugin.v1.Plugin.Shutdown:input_type -> fencepost.plugin.v1.ShutdownRequest
+	9,  // 72: fencepost.plugin.v1.Plugin.Describe:output_type -> fencepost.plugin.v1.DescribeResponse
+	13, // 73: fencepost.plugin.v1.Plugin.Validate:output_type -> fencepost.plugin.v1.ValidateResponse
+	17, // 74: fencepost.plugin.v1.Plugin.Plan:output_type -> fencepost.plugin.v1.PlanResponse
+	33, // 75: fencepost.plugin.v1.Plugin.Run:output_type -> fencepost.plugin.v1.RunResponse
+	49, // 76: fencepost.plugin.v1.Plugin.AlterOffsets:output_type -> fencepost.plugin.v1.AlterOffsetsResponse
+	51, // 77: fencepost.plugin.v1.Plugin.Shutdown:output_type -> fencepost.plugin.v1.ShutdownResponse
+	72, // [72:78] is the sub-list for method output_type
+	66, // [66:72] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_plugin_v1_plugin_proto_init() }
@@ -4585,6 +4655,7 @@ func file_fencepost_plugin_v1_plugin_proto_init() {
 		(*RunResponse_Metrics)(nil),
 		(*RunResponse_Error)(nil),
 		(*RunResponse_Drained)(nil),
+		(*RunResponse_Notice)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4592,7 +4663,7 @@ func file_fencepost_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_plugin_v1_plugin_proto_rawDesc), len(file_fencepost_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   55,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2198,7 +2198,9 @@ type TaskStatus struct {
 	// SHA-256 of the plugin that runs.
 	PluginSha256 string `protobuf:"bytes,20,opt,name=plugin_sha256,json=pluginSha256,proto3" json:"plugin_sha256,omitempty"`
 	// Rewinds by cause since the grant.
-	Rewinds       map[string]uint64 `protobuf:"bytes,21,rep,name=rewinds,proto3" json:"rewinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Rewinds map[string]uint64 `protobuf:"bytes,21,rep,name=rewinds,proto3" json:"rewinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// What the plugin wants people to know while the task goes on.
+	Notices       []string `protobuf:"bytes,22,rep,name=notices,proto3" json:"notices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2376,6 +2378,13 @@ func (x *TaskStatus) GetPluginSha256() string {
 func (x *TaskStatus) GetRewinds() map[string]uint64 {
 	if x != nil {
 		return x.Rewinds
+	}
+	return nil
+}
+
+func (x *TaskStatus) GetNotices() []string {
+	if x != nil {
+		return x.Notices
 	}
 	return nil
 }
@@ -3574,7 +3583,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\tR\arefused\x12\x1a\n" +
-	"\bconflict\x18\x03 \x01(\tR\bconflict\"\xf6\x05\n" +
+	"\bconflict\x18\x03 \x01(\tR\bconflict\"\x90\x06\n" +
 	"\n" +
 	"TaskStatus\x120\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.fencepost.runner.v1.LeaseR\x05lease\x12\x10\n" +
@@ -3599,7 +3608,8 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x0edropped_reason\x18\x12 \x01(\tR\rdroppedReason\x12%\n" +
 	"\x0eplugin_version\x18\x13 \x01(\tR\rpluginVersion\x12#\n" +
 	"\rplugin_sha256\x18\x14 \x01(\tR\fpluginSha256\x12F\n" +
-	"\arewinds\x18\x15 \x03(\v2,.fencepost.runner.v1.TaskStatus.RewindsEntryR\arewinds\x1a:\n" +
+	"\arewinds\x18\x15 \x03(\v2,.fencepost.runner.v1.TaskStatus.RewindsEntryR\arewinds\x12\x18\n" +
+	"\anotices\x18\x16 \x03(\tR\anotices\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"k\n" +
