@@ -54,7 +54,7 @@ type RunHost interface {
 	Signals() <-chan Signal
 }
 
-// Message is what a task sends: Opened, *Declare, *Batch, *Idle, *Dropped, *Metrics or Drained.
+// Message is what a task sends: Opened, *Declare, *Batch, *Idle, *Dropped, *Metrics, *Notice or Drained.
 type Message interface{ message() }
 
 // Opened says that the source is open; before it only Declare may be sent.
@@ -107,6 +107,10 @@ type Metric struct {
 	Counter bool
 }
 
+// Notice says what people should know although the task goes on: a file that can't be read while others can. It replaces the one before; an empty one takes it back.
+// At most 20 texts of 500 bytes.
+type Notice struct{ Texts []string }
+
 // Drained answers a drain: no Batch follows.
 type Drained struct{}
 
@@ -116,6 +120,7 @@ func (*Batch) message()   {}
 func (*Idle) message()    {}
 func (*Dropped) message() {}
 func (*Metrics) message() {}
+func (*Notice) message()  {}
 func (Drained) message()  {}
 
 // SignalKind says what a Signal means.
