@@ -98,7 +98,7 @@ func DecodeLookup(l *pluginv1.Lookup) []source.JSON {
 // EncodeLookupAnswer answers a Lookup; err is why it couldn't be answered, or nil.
 func EncodeLookupAnswer(id uint64, offsets []source.PartitionOffset, err error) *pluginv1.LookupAnswer {
 	if err != nil {
-		return &pluginv1.LookupAnswer{Id: id, Error: validText(err.Error())}
+		return &pluginv1.LookupAnswer{Id: id, Error: ValidText(err.Error())}
 	}
 	return &pluginv1.LookupAnswer{Id: id, Offsets: EncodeOffsets(offsets)}
 }

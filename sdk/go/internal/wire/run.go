@@ -73,7 +73,7 @@ func EncodeSignal(s source.Signal) (*pluginv1.RunRequest, error) {
 			Drain: &pluginv1.Drain{DeadlineMs: uint64(max(s.Within, 0).Milliseconds())},
 		}}, nil
 	case source.SignalStop:
-		return &pluginv1.RunRequest{Message: &pluginv1.RunRequest_Stop{Stop: &pluginv1.Stop{Reason: validText(s.Reason)}}}, nil
+		return &pluginv1.RunRequest{Message: &pluginv1.RunRequest_Stop{Stop: &pluginv1.Stop{Reason: ValidText(s.Reason)}}}, nil
 	default:
 		return nil, source.Fatalf("signal kind %d is not known", s.Kind)
 	}
@@ -113,10 +113,16 @@ func EncodeMessage(m source.Message) (*pluginv1.RunResponse, error) {
 		return &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Idle{Idle: &pluginv1.Idle{Seq: m.Seq}}}, nil
 	case *source.Dropped:
 		return &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Dropped{Dropped: &pluginv1.Dropped{
-			Seq: m.Seq, Count: m.Count, Reason: validText(m.Reason), Offsets: encodeReached(m.Offsets),
+			Seq: m.Seq, Count: m.Count, Reason: ValidText(m.Reason), Offsets: encodeReached(m.Offsets),
 		}}}, nil
 	case *source.Metrics:
 		return &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Metrics{Metrics: encodeMetrics(m)}}, nil
+	case *source.Notice:
+		texts := make([]string, 0, len(m.Texts))
+		for _, text := range m.Texts {
+			texts = append(texts, ValidText(text))
+		}
+		return &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Notice{Notice: &pluginv1.Notice{Texts: texts}}}, nil
 	case source.Drained:
 		return &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Drained{Drained: &pluginv1.Drained{}}}, nil
 	default:
@@ -141,6 +147,8 @@ func DecodeMessage(r *pluginv1.RunResponse) (source.Message, error) {
 		}, nil
 	case *pluginv1.RunResponse_Metrics:
 		return decodeMetrics(m.Metrics), nil
+	case *pluginv1.RunResponse_Notice:
+		return &source.Notice{Texts: m.Notice.GetTexts()}, nil
 	case *pluginv1.RunResponse_Drained:
 		return source.Drained{}, nil
 	case nil:

@@ -16,7 +16,7 @@ import (
 func EncodeError(err error) *pluginv1.Error {
 	var e *source.Error
 	if !errors.As(err, &e) {
-		return &pluginv1.Error{Kind: pluginv1.ErrorKind_ERROR_KIND_RETRIABLE, Message: validText(err.Error())}
+		return &pluginv1.Error{Kind: pluginv1.ErrorKind_ERROR_KIND_RETRIABLE, Message: ValidText(err.Error())}
 	}
 	message := e.Message
 	if err != error(e) {
@@ -24,7 +24,7 @@ func EncodeError(err error) *pluginv1.Error {
 		message = strings.Replace(err.Error(), e.Error(), e.Message, 1)
 	}
 	return &pluginv1.Error{
-		Kind: pluginv1.ErrorKind(e.Kind), Message: validText(message), Key: validText(e.Key), Hint: validText(e.Hint), Partition: e.Partition,
+		Kind: pluginv1.ErrorKind(e.Kind), Message: ValidText(message), Key: ValidText(e.Key), Hint: ValidText(e.Hint), Partition: e.Partition,
 	}
 }
 
@@ -51,7 +51,7 @@ func EncodeStatus(err error) error {
 		return nil
 	}
 	if errors.Is(err, context.Canceled) {
-		return status.Error(codes.Canceled, validText(err.Error()))
+		return status.Error(codes.Canceled, ValidText(err.Error()))
 	}
 	e := EncodeError(err)
 	code := codes.Internal
@@ -106,5 +106,5 @@ func DecodeStatus(err error) error {
 	return e
 }
 
-// validText keeps a text field from breaking the stream: gRPC refuses strings that aren't UTF-8.
-func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// ValidText keeps a text field from breaking the stream: gRPC refuses strings that aren't UTF-8.
+func ValidText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
