@@ -1,0 +1,482 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
+	"github.com/fencepost-io/fencepost/runner/internal/lease"
+	"github.com/fencepost-io/fencepost/runner/internal/session"
+)
+
+func TestHelloNamesEverythingHeld(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		b.session.Offer(session.Offer{Broken: []session.Broken{{Path: "/p/\xff", Error: "bad"}}})
+		p, hello := b.welcome("c1")
+		if hello.GetName() != "runner-1" || hello.GetProcessId() != "p1" || len(hello.GetHeld()) != 0 || hello.GetOffer().GetBroken()[0].GetPath() != "/p/\uFFFD" {
+			t.Fatal(hello)
+		}
+		other := orders
+		other.Task = 2
+		b.grant(p, orders)
+		b.grant(p, other)
+		plan := session.PlanRef{Connector: "orders", Incarnation: "i1", Epoch: 3}
+		b.session.HoldPlan(plan)
+		b.session.Ended(other, true, "over")
+		p.end <- status.Error(codes.Unavailable, "going")
+		_, hello = b.welcome("c1")
+		if len(hello.GetHeld()) != 1 || hello.GetHeld()[0].GetEpoch() != 7 || len(hello.GetPlans()) != 1 || hello.GetPlans()[0].GetPlanEpoch() != 3 {
+			t.Fatal(hello)
+		}
+	})
+}
+
+func TestALeaseLastsFromWhenItsHeartbeatWasSent(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		first := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat) // At once, before the grant: it renews nothing of it.
+		b.grant(p, orders)
+		p.renew(first)
+		second := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat) // Sent at 1 s.
+		if len(second.GetLeases()) != 1 || b.at() != heartbeat {
+			t.Fatal(second, b.at())
+		}
+		wait(1500 * time.Millisecond)
+		p.renew(second) // A slow answer.
+		synctest.Wait()
+		wait(heartbeat + ttl - b.at() - time.Millisecond)
+		if !b.session.Valid(orders) {
+			t.Fatalf("lost before its time, at %s", b.at())
+		}
+		wait(time.Millisecond)
+		if b.session.Valid(orders) {
+			t.Fatalf("stretched by a slow answer, at %s", b.at())
+		}
+	})
+}
+
+func TestAGrantLastsALittleLessThanItSays(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.grant(p, orders)
+		wait(ttl - heartbeat - time.Millisecond)
+		if !b.session.Valid(orders) {
+			t.Fatal("lost before its time")
+		}
+		wait(time.Millisecond)
+		if b.session.Valid(orders) {
+			t.Fatal("held after its time")
+		}
+	})
+}
+
+func TestAnAnswerRenewsOnlyWhatItsHeartbeatNamed(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.grant(p, orders)
+		until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		h := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		if h.GetSeq() != 2 {
+			t.Fatal(h)
+		}
+		p.renew(h)
+		p.renew(h)                             // Twice is once.
+		p.renew(&runnerv1.Heartbeat{Seq: 99})  // Never sent.
+		p.renew(&runnerv1.Heartbeat{Seq: 0})   // Never sent.
+		p.renew(&runnerv1.Heartbeat{Seq: 1e9}) // Never sent.
+		wait(ttl)
+		if b.session.Valid(orders) {
+			t.Fatal("renewed by an answer to nothing")
+		}
+	})
+}
+
+func TestThreeSilentHeartbeatsEndTheStream(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		_, _ = b.welcome("c1")
+		_, _ = b.welcome("c1") // It answers nothing either.
+		if b.at() < 3*heartbeat || b.at() > 4*heartbeat {
+			t.Fatalf("redialled at %s", b.at())
+		}
+	})
+}
+
+func TestNoWelcomeIsNotWaitedForLong(t *testing.T) {
+	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
+		b.accept("c1") // Says nothing.
+		b.welcome("c2")
+		if b.at() > 6*time.Second {
+			t.Fatalf("at %s", b.at())
+		}
+	})
+}
+
+func TestARedirectIsFollowedAtOnce(t *testing.T) {
+	run(t, []string{"c1", "c2", "c3"}, func(t *testing.T, b *bed) {
+		p, _ := b.accept("c1")
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: "passthrough:///c3", Reason: "waiting"}}})
+		b.welcome("c3")
+		if b.at() != 0 {
+			t.Fatalf("after %s", b.at())
+		}
+	})
+}
+
+func TestTwoThatPointAtEachOtherMakeNoStorm(t *testing.T) {
+	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
+		for _, name := range []string{"c1", "c2"} {
+			to := map[string]string{"c1": "passthrough:///c2", "c2": "passthrough:///c1"}[name]
+			go func() {
+				for p := range b.streams[name] {
+					p.end <- p.rpc.Send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: to}}})
+				}
+			}()
+		}
+		wait(10 * time.Second)
+		if n, _ := b.listen("c3", nil); n > 45 {
+			t.Errorf("%d dials in 10 s", n)
+		}
+		b.stop()
+		synctest.Wait()
+		close(b.streams["c1"])
+		close(b.streams["c2"])
+	})
+}
+
+func TestAnUnreachableCoordinatorIsDialledFourTimesASecond(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		_, l := b.listen("c1", nil)
+		p.end <- status.Error(codes.Unavailable, "gone")
+		wait(2 * time.Second)
+		if n, _ := b.listen("c1", l); n < 7 || n > 10 {
+			t.Errorf("%d dials in 2 s", n)
+		}
+		before := b.at()
+		b.welcome("c1")
+		if b.at()-before > 250*time.Millisecond {
+			t.Errorf("back after %s", b.at()-before)
+		}
+	})
+}
+
+func TestALowerTermIsRefused(t *testing.T) {
+	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
+		p, _ := b.accept("c1")
+		p.term = 5
+		p.welcome()
+		b.event()
+		p.send(&runnerv1.SessionResponse{Term: 4, Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{Lease: toWire(orders), TtlMs: 10_000}}})
+		old, _ := b.accept("c2")
+		old.term = 4
+		old.welcome() // An old leader that doesn't know yet.
+		p, _ = b.accept("c1")
+		p.term = 6
+		p.welcome()
+		if _, ok := b.event().(*session.Welcomed); !ok {
+			t.Fatal("something was taken from an older term")
+		}
+		if m := p.next(); m.GetTerm() != 6 {
+			t.Fatalf("the highest term isn't sent: %v", m)
+		}
+	})
+}
+
+func TestQuestionsAreAskedAgainOnTheNextStream(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		answers := make(chan error, 1)
+		go func() { answers <- b.session.Confirm(t.Context(), orders) }() // Asked before there is a stream at all.
+		p, _ := b.welcome("c1")
+		first := until(p, true, (*runnerv1.SessionRequest).GetConfirm)
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, _ = b.welcome("c1")
+		again := until(p, true, (*runnerv1.SessionRequest).GetConfirm)
+		if first.GetRequestId() != again.GetRequestId() || again.GetLease().GetEpoch() != orders.Epoch {
+			t.Fatal(first, again)
+		}
+		select {
+		case err := <-answers:
+			t.Fatalf("answered from memory: %v", err)
+		default:
+		}
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_ConfirmAnswer{ConfirmAnswer: &runnerv1.ConfirmAnswer{RequestId: again.GetRequestId()}}})
+		if err := <-answers; err != nil {
+			t.Fatal(err)
+		}
+		// The next one is a new question.
+		go func() { answers <- b.session.Confirm(t.Context(), orders) }()
+		if c := until(p, true, (*runnerv1.SessionRequest).GetConfirm); c.GetRequestId() == again.GetRequestId() {
+			t.Fatal("the same question again")
+		} else {
+			p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_ConfirmAnswer{ConfirmAnswer: &runnerv1.ConfirmAnswer{RequestId: c.GetRequestId(), Refused: "moved"}}})
+		}
+		if err := <-answers; !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), "moved") {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestAQuestionEndsWithItsContext(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.session.PrepareStart(ctx, orders); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		p, _ := b.welcome("c1")
+		until(p, true, (*runnerv1.SessionRequest).GetHeartbeat)
+		wait(100 * time.Millisecond)
+		for {
+			select {
+			case m := <-p.in:
+				if m.GetPrepareStart() != nil {
+					t.Fatal("a question that nobody waits for was asked")
+				}
+				continue
+			default:
+			}
+			return
+		}
+	})
+}
+
+func TestAnswersToQuestions(t *testing.T) {
+	type answers = runnerv1.SessionResponse
+	id := func(m *runnerv1.SessionRequest) uint64 {
+		return max(m.GetPrepareStart().GetRequestId(), m.GetLook().GetRequestId(), m.GetRecordTopics().GetRequestId(), m.GetClaimPartitions().GetRequestId())
+	}
+	for _, c := range []struct {
+		name   string
+		ask    func(context.Context, *session.Session) error
+		answer func(id uint64) *answers
+		refuse bool
+		fail   string
+	}{
+		{"fencing failed for good", func(ctx context.Context, s *session.Session) error { return s.PrepareStart(ctx, orders) },
+			func(id uint64) *answers {
+				return &answers{Message: &runnerv1.SessionResponse_PrepareStartAnswer{PrepareStartAnswer: &runnerv1.PrepareStartAnswer{RequestId: id, Error: "no right on the id"}}}
+			}, false, "no right on the id"},
+		{"start refused", func(ctx context.Context, s *session.Session) error { return s.PrepareStart(ctx, orders) },
+			func(id uint64) *answers {
+				return &answers{Message: &runnerv1.SessionResponse_PrepareStartAnswer{PrepareStartAnswer: &runnerv1.PrepareStartAnswer{RequestId: id, Refused: "moved"}}}
+			}, true, ""},
+		{"hanging", func(ctx context.Context, s *session.Session) error { return s.Look(ctx, orders) },
+			func(id uint64) *answers {
+				return &answers{Message: &runnerv1.SessionResponse_LookAnswer{LookAnswer: &runnerv1.LookAnswer{RequestId: id, Hanging: []*runnerv1.HangingPartition{
+					{Topic: "orders", Partition: 3, TransactionalId: "fencepost.c.orders.0", Advice: "ask"}}}}}
+			}, false, `partition 3 of topic "orders" is held by a transaction of fencepost.c.orders.0 that never ended: ask`},
+		{"replaced topic", func(ctx context.Context, s *session.Session) error {
+			return s.RecordTopics(ctx, orders, []string{"a"}, "o", "00")
+		},
+			func(id uint64) *answers {
+				return &answers{Message: &runnerv1.SessionResponse_RecordTopicsAnswer{RecordTopicsAnswer: &runnerv1.RecordTopicsAnswer{RequestId: id, Error: "replaced"}}}
+			}, false, "replaced"},
+		{"claimed twice", func(ctx context.Context, s *session.Session) error {
+			return s.ClaimPartitions(ctx, orders, [][]byte{[]byte(`{"a":1}`)})
+		},
+			func(id uint64) *answers {
+				return &answers{Message: &runnerv1.SessionResponse_ClaimPartitionsAnswer{ClaimPartitionsAnswer: &runnerv1.ClaimPartitionsAnswer{RequestId: id, Conflict: "task 2 has it"}}}
+			}, false, "task 2 has it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+				got := make(chan error, 1)
+				go func() { got <- c.ask(t.Context(), b.session) }()
+				p, _ := b.welcome("c1")
+				var m *runnerv1.SessionRequest
+				for m = p.next(); id(m) == 0; m = p.next() {
+				}
+				p.send(c.answer(id(m)))
+				err := <-got
+				var permanent *lease.PermanentError
+				if errors.Is(err, lease.ErrRefused) != c.refuse || errors.As(err, &permanent) != (c.fail != "") || c.fail != "" && permanent.Text != c.fail {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+func TestALookThatFailedMayBeAskedAgain(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		got := make(chan error, 1)
+		go func() { got <- b.session.Look(t.Context(), orders) }()
+		p, _ := b.welcome("c1")
+		l := until(p, true, (*runnerv1.SessionRequest).GetLook)
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_LookAnswer{LookAnswer: &runnerv1.LookAnswer{RequestId: l.GetRequestId(), Error: "a broker is away"}}})
+		err := <-got
+		var permanent *lease.PermanentError
+		if err == nil || errors.Is(err, lease.ErrRefused) || errors.As(err, &permanent) {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestALostLeaseIsToldOnceAndNotRenewed(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.grant(p, orders)
+		until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		h := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		p.renew(h, toWire(orders))
+		if l, ok := b.event().(*session.Lost); !ok || l.Lease != orders {
+			t.Fatal("not told")
+		}
+		if b.session.Valid(orders) {
+			t.Fatal("still trusted")
+		}
+		h = until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		if len(h.GetLeases()) != 0 {
+			t.Fatal("still renewed")
+		}
+		p.renew(h, toWire(orders))
+		synctest.Wait()
+		if len(b.events) != 0 {
+			t.Fatal("told twice")
+		}
+	})
+}
+
+func TestStatusesAreCoalesced(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.grant(p, orders)
+		b.session.Status(session.Status{Lease: orders, State: session.Starting})
+		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 1 || st.GetState() != runnerv1.TaskState_TASK_STATE_STARTING {
+			t.Fatal(st)
+		}
+		start := b.at()
+		b.session.Status(session.Status{Lease: orders, State: session.Running})
+		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 2 || b.at() != start {
+			t.Fatal("a change of state waits", st)
+		}
+		for i := range uint64(1000) {
+			b.session.Status(session.Status{Lease: orders, State: session.Running, Records: i})
+		}
+		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 3 || st.GetRecords() != 999 {
+			t.Fatal("more than the latest was sent", st)
+		}
+		// A new stream gets the last one again.
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, _ = b.welcome("c1")
+		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 4 || st.GetRecords() != 999 {
+			t.Fatal(st)
+		}
+		// A task that isn't ours has none.
+		b.session.Ended(orders, true, "over")
+		b.session.Status(session.Status{Lease: orders, State: session.Failed})
+		if e := until(p, true, (*runnerv1.SessionRequest).GetTaskEnded); !e.GetClean() || e.GetReason() != "over" {
+			t.Fatal(e)
+		}
+		synctest.Wait()
+		for len(p.in) > 0 {
+			if m := p.next(); m.GetTaskStatus() != nil {
+				t.Fatal("a status after the end")
+			}
+		}
+	})
+}
+
+func TestAPlansResultIsSentAgainWhileThePlanIsHeld(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		plan := session.PlanRef{Connector: "orders", Epoch: 1}
+		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "not held: nothing"})
+		b.session.HoldPlan(plan)
+		p, _ := b.welcome("c1")
+		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "first"})
+		if r := until(p, true, (*runnerv1.SessionRequest).GetPlanResult); r.GetError() != "first" || r.GetTaskSet() != nil {
+			t.Fatal(r)
+		}
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, _ = b.welcome("c1")
+		if r := until(p, true, (*runnerv1.SessionRequest).GetPlanResult); r.GetError() != "first" {
+			t.Fatal(r)
+		}
+		b.session.DropPlan(plan)
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, hello := b.welcome("c1")
+		p.serve()
+		if len(hello.GetPlans()) != 0 {
+			t.Fatal(hello)
+		}
+	})
+}
+
+func TestAnAnswerBelongsToItsStream(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		ask := &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Validate{Validate: &runnerv1.Validate{RequestId: 1, Connector: "orders"}}}
+		p.send(ask)
+		old, _ := b.event().(*session.Validate)
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, _ = b.welcome("c1")
+		ask.Term = 0
+		p.send(ask) // The new leader counts from 1 as well.
+		now, _ := b.event().(*session.Validate)
+		b.session.AnswerValidate(old.ID, nil, errors.New("old"))
+		b.session.AnswerValidate(now.ID, nil, errors.New("new"))
+		if a := until(p, true, (*runnerv1.SessionRequest).GetValidateAnswer); a.GetError() != "new" || a.GetRequestId() != 1 {
+			t.Fatal(a)
+		}
+	})
+}
+
+func TestAFullQueueEndsTheStreamAndNotTheSession(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.full.Store(true)
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: &runnerv1.Revoke{Lease: toWire(orders)}}})
+		p, _ = b.accept("c1")
+		b.full.Store(false)
+		p.welcome()
+		b.event()
+	})
+}
+
+func TestTheLastMessagesLeaveBeforeTheEnd(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.welcome("c1")
+		b.grant(p, orders)
+		b.session.Draining()
+		b.session.Ended(orders, true, "shutdown")
+		b.stop()
+		if d := until(p, false, (*runnerv1.SessionRequest).GetDraining); d == nil {
+			t.Fatal("no Draining")
+		}
+		if e := until(p, false, (*runnerv1.SessionRequest).GetTaskEnded); !e.GetClean() {
+			t.Fatal(e)
+		}
+	})
+}
+
+func TestTheEndIsNotHeldUpByASilentCoordinator(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		b.welcome("c1")
+		b.stop()
+		if err := <-b.ended; err != nil || b.at() > 3*time.Second {
+			t.Fatal(err, b.at())
+		}
+		b.ended <- nil
+	})
+}
+
+func TestProtocolErrorsEndTheStream(t *testing.T) {
+	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+		p, _ := b.accept("c1")
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StopPlan{StopPlan: &runnerv1.StopPlan{}}}) // Before Welcome.
+		p, _ = b.accept("c1")
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Welcome{Welcome: &runnerv1.Welcome{LeaseTtlMs: 10}}}) // No heartbeat.
+		p, _ = b.welcome("c1")
+		p.welcome() // Twice.
+		p, _ = b.welcome("c1")
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StartPlan{StartPlan: &runnerv1.StartPlan{}}}) // Of no tasks.
+		b.welcome("c1")
+	})
+}
