@@ -143,20 +143,25 @@ func (v Value) Entries() iter.Seq2[ValueEntry, error] {
 
 func readEntry(b []byte) (ValueEntry, error) {
 	var entry ValueEntry
+	var seen [3]bool
 	for len(b) > 0 {
 		f, rest, err := readField(b)
 		if err != nil {
 			return ValueEntry{}, err
 		}
 		b = rest
-		switch {
-		case f.wire != wireBytes:
-		case f.number == 1:
-			entry.Key, err = ReadValue(f.bytes)
-		case f.number == 2:
-			entry.Value, err = ReadValue(f.bytes)
+		if f.wire != wireBytes || f.number > 2 {
+			continue
 		}
-		if err != nil {
+		if seen[f.number] {
+			return ValueEntry{}, errors.New("an encoded entry has two keys or two values")
+		}
+		seen[f.number] = true
+		part := &entry.Key
+		if f.number == 2 {
+			part = &entry.Value
+		}
+		if *part, err = ReadValue(f.bytes); err != nil {
 			return ValueEntry{}, err
 		}
 	}
