@@ -1,0 +1,179 @@
+// Package publish writes records to Kafka through librdkafka, in transactions. A Producer is one transactional id's producer for one attempt of a task.
+//
+// It enforces I1 for what it was handed: a transaction of which librdkafka refused one record can't be committed, and a transaction whose commit got no answer can't be aborted.
+// It never retries a transaction, never reads offsets and never decides what an error means for the task: Classify says it, the task acts on it.
+//
+// Threads: methods of a Producer are called by one goroutine at a time. Each Producer has one goroutine of its own, which drains events and logs from New until Close is done.
+//
+// Where to read next: produce.go and produce.c for the hot path, errors.go for what errors mean, close.go for how a producer ends, config.go for the client's settings.
+// runner/internal/offsets is the only other package that uses librdkafka.
+package publish
+
+/*
+#include "librdkafka.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Config is what a Producer needs.
+type Config struct {
+	// TransactionalID is the producer's id. Required.
+	TransactionalID string
+	// Client has librdkafka's keys, bootstrap.servers among them. Required.
+	Client map[string]string
+	// Overrides has the connector's producer.override.* keys without that prefix; they win over Client.
+	Overrides map[string]string
+	// TransactionTimeout is how long the broker lets a transaction be open; 0 is 60 s. A key transaction.timeout.ms in Overrides or Client wins.
+	TransactionTimeout time.Duration
+	// DeliveryReports makes the error of a failed commit name the first record that failed, at some cost per record.
+	DeliveryReports bool
+	// Logger gets librdkafka's log; nil discards it.
+	Logger hclog.Logger
+}
+
+// Producer is a transactional producer. A failed call names in its error what failed; see Classify.
+type Producer struct {
+	id        string
+	bootstrap string
+	timeout   time.Duration // the broker's, of a transaction
+	logger    hclog.Logger
+
+	client *kafka.Producer
+	rk     *C.rd_kafka_t
+	topics map[string]*C.rd_kafka_topic_t
+	// handles is scratch space of Produce.
+	handles []*C.rd_kafka_topic_t
+	events  *events
+	destroy func() // what Close runs; tests replace it
+
+	// begun is when Begin was called for the open transaction; zero where none is open. The own clock is needed since the broker's answer is the same for an expired transaction and a fenced producer.
+	begun time.Time
+	// refused is the error with which the open transaction lost its commit.
+	refused error
+	// unanswered says that the last Commit ended without an answer.
+	unanswered bool
+	closed     bool
+}
+
+// New makes a producer. It connects to nothing yet: Init does. The caller closes it.
+func New(cfg Config) (*Producer, error) {
+	if err := roomForProducer(); err != nil {
+		return nil, err
+	}
+	logger := cfg.Logger
+	if logger == nil {
+		logger = hclog.NewNullLogger()
+	}
+	settings, timeout, err := clientSettings(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("settings of producer %q: %w", cfg.TransactionalID, err)
+	}
+	events := newEvents(logger)
+	settings["go.logs.channel"] = events.logs
+	client, err := kafka.NewProducer(&settings)
+	if err != nil {
+		return nil, &Error{Op: opNew, ID: cfg.TransactionalID, Bootstrap: cfg.Client[keyBootstrap], Err: err}
+	}
+	rk, err := handleOf(client)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	p := &Producer{
+		id: cfg.TransactionalID, bootstrap: cfg.Client[keyBootstrap], timeout: timeout, logger: logger,
+		client: client, rk: rk, topics: map[string]*C.rd_kafka_topic_t{}, events: events,
+	}
+	p.destroy = p.destroyClient
+	go events.drain(client.Events())
+	return p, nil
+}
+
+// Init connects and initialises the transactional id: the broker ends an open transaction of the id and fences its earlier producers. It repeats the same call until ctx ends; it never aborts. An error
+// names the brokers' address and what the client had to say about it.
+func (p *Producer) Init(ctx context.Context) error {
+	if err := p.usable(opInit); err != nil {
+		return err
+	}
+	// A client without a connection waits up to 500 ms before it looks for the transaction coordinator, so connecting comes first.
+	err := p.repeat(ctx, opConnect, func(_ context.Context, limit time.Duration) error {
+		_, err := p.client.GetMetadata(nil, false, int(limit.Milliseconds()))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.repeat(ctx, opInit, func(step context.Context, _ time.Duration) error {
+		return p.client.InitTransactions(step)
+	})
+}
+
+// Begin opens a transaction. It asks nobody.
+func (p *Producer) Begin() error {
+	if err := p.usable(opBegin); err != nil {
+		return err
+	}
+	if err := p.client.BeginTransaction(); err != nil {
+		return p.wrap(opBegin, err)
+	}
+	p.begun, p.refused, p.unanswered = time.Now(), nil, false
+	p.events.forgetFailure()
+	return nil
+}
+
+// Commit sends what is queued and commits. Where the answer is only late, the same call is repeated until ctx ends; if it ends without one, nobody knows whether the transaction is committed (Error.Unknown):
+// Commit may be called again, Abort not.
+func (p *Producer) Commit(ctx context.Context) error {
+	if err := p.usable(opCommit); err != nil {
+		return err
+	}
+	// I1: every record that was handed over is in the transaction, or it isn't committed.
+	if p.refused != nil {
+		return fmt.Errorf("commit is refused: %w", p.refused)
+	}
+	err := p.repeat(ctx, opCommit, func(step context.Context, _ time.Duration) error {
+		return p.client.CommitTransaction(step)
+	})
+	if err == nil {
+		p.begun, p.unanswered = time.Time{}, false
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.retriable() {
+		p.unanswered, e.Unknown = true, true
+	}
+	return err
+}
+
+// Abort drops the open transaction. It is repeated until ctx ends. After a Commit without an answer it is refused: it could delete what was committed.
+func (p *Producer) Abort(ctx context.Context) error {
+	if err := p.usable(opAbort); err != nil {
+		return err
+	}
+	if p.unanswered {
+		e := p.wrap(opAbort, errors.New("the commit before it may have succeeded"))
+		e.Unknown = true
+		return e
+	}
+	err := p.repeat(ctx, opAbort, func(step context.Context, _ time.Duration) error {
+		return p.client.AbortTransaction(step)
+	})
+	if err == nil {
+		p.begun, p.refused = time.Time{}, nil
+	}
+	return err
+}
+
+func (p *Producer) usable(op op) error {
+	if p.closed {
+		return p.wrap(op, errors.New("the producer is closed"))
+	}
+	return nil
+}
