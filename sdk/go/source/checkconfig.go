@@ -45,10 +45,7 @@ func (k Key) check(v string) (Problem, bool) {
 	problem := func(message, hint string) (Problem, bool) {
 		return Problem{Key: k.Name, Message: message, Hint: hint}, true
 	}
-	quoted := fmt.Sprintf("%.200q", v)
-	if k.Type == Password {
-		quoted = "the value"
-	}
+	quoted := k.quote(v)
 	number, isNumber, err := k.parse(v)
 	if err != nil {
 		return problem(quoted+" "+err.Error(), "")
@@ -63,7 +60,7 @@ func (k Key) check(v string) (Problem, bool) {
 		}
 		for _, v := range values {
 			if !slices.Contains(k.Allowed, v) {
-				return problem(fmt.Sprintf("%.200q is not allowed", v), "allowed: "+strings.Join(k.Allowed, ", "))
+				return problem(k.quote(v)+" is not allowed", "allowed: "+strings.Join(k.Allowed, ", "))
 			}
 		}
 	}
@@ -74,6 +71,14 @@ func (k Key) check(v string) (Problem, bool) {
 		return problem(quoted+" is too large", "at most "+k.bound(*k.Max))
 	}
 	return Problem{}, false
+}
+
+// quote repeats a value in a message, unless it is a secret (I9).
+func (k Key) quote(v string) string {
+	if k.Type == Password {
+		return "the value"
+	}
+	return fmt.Sprintf("%.200q", v)
 }
 
 // parse returns the value as a number where it is one: bytes of a size, milliseconds of a duration. The error goes on after the value.

@@ -27,7 +27,7 @@ type unacknowledged struct {
 
 func newFlow() *flow { return &flow{changed: make(chan struct{}, 1)} }
 
-// take waits until a message may be sent, and counts it. Only batches need credit. One goroutine at a time.
+// take waits until a message may be sent, and counts it. Only batches need credit, and what has no number is never held up. One goroutine at a time.
 func (f *flow) take(ctx context.Context, o outgoing) error {
 	b, _ := o.message.(*Batch)
 	for {
@@ -45,6 +45,9 @@ func (f *flow) take(ctx context.Context, o outgoing) error {
 func (f *flow) tryTake(b *Batch, o outgoing) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if o.seq == 0 {
+		return true
+	}
 	// I10: what is sent and not committed is bounded.
 	if len(f.sent) >= maxUnacknowledged {
 		return false

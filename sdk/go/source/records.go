@@ -3,7 +3,10 @@ package source
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -31,6 +34,7 @@ type Records struct {
 	idle      bool // the last message was an Idle
 	sinceMark bool // something was sent since the last mark
 	taken     bool // something was taken since the run loop looked
+	notice    []string
 	lastTopic string
 	lastNum   uint32
 	scratch   []byte
@@ -48,6 +52,12 @@ type outgoing struct {
 const (
 	fullBytes   = 1 << 20
 	fullRecords = 10_000
+)
+
+// The limits of the protocol for a Notice.
+const (
+	maxNotices     = 20
+	maxNoticeBytes = 500
 )
 
 func newRecords(t *Task, send func(outgoing) error) *Records {
@@ -275,6 +285,27 @@ func (r *Records) Drop(p *Partition, offset Fields, count uint64, reason string)
 	r.dropped.Count += count
 	r.dropped.Reason = reason
 	return nil
+}
+
+// Notice says what people should know although the task goes on: a file that can't be read while others can. It replaces the notice before; without texts it takes it back. At most 20 texts of
+// 500 bytes, one line each. Saying the same again costs nothing.
+func (r *Records) Notice(texts ...string) error {
+	if r.err != nil || slices.Equal(texts, r.notice) {
+		return r.err
+	}
+	if len(texts) > maxNotices {
+		return Fatalf("a notice has %d texts, the limit is %d", len(texts), maxNotices)
+	}
+	for _, t := range texts {
+		if len(t) > maxNoticeBytes || !utf8.ValidString(t) || strings.ContainsFunc(t, unicode.IsControl) {
+			return Fatalf("the notice %.600q is not one line of at most %d bytes of UTF-8", t, maxNoticeBytes)
+		}
+	}
+	r.notice = slices.Clone(texts)
+	if err := r.send(outgoing{message: &Notice{Texts: r.notice}}); err != nil {
+		r.err = err
+	}
+	return r.err
 }
 
 // EndSource marks that a transaction or event of the source is whole here: for transaction.boundary=source.
