@@ -38,11 +38,14 @@ type Need struct {
 	Labels map[string]string
 }
 
-// Choose picks the plugin for a need: the newest version that any runner offers. Of two plugins that serve the type under different names it takes the first by name.
+// Choose picks the plugin for a need: the newest version that a runner with the wanted labels offers. Of two plugins that serve the type under different names it takes the first by name.
 func Choose(need Need, runners []Runner) (Plugin, bool) {
 	var best Plugin
 	found := false
 	for _, r := range runners {
+		if need.lacks(r) != "" {
+			continue
+		}
 		for _, p := range r.Plugins {
 			if need.takes(p) && (!found || better(p, best)) {
 				best, found = p, true

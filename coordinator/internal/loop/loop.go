@@ -6,8 +6,10 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -56,20 +58,99 @@ type Config struct {
 // ErrEnded says that the loop doesn't run any more: this coordinator doesn't lead. What was asked may or may not be stored.
 var ErrEnded = errors.New("this coordinator doesn't lead any more")
 
+// queueDefault is how many events may wait, see Config.Queue.
+const queueDefault = 1024
+
 // Loop owns a State.
-type Loop struct{}
+type Loop struct {
+	state  *state.State
+	logger hclog.Logger
+	queue  chan item
+	asks   atomic.Uint64
+	ended  chan struct{}
+
+	// Of the goroutine of Run.
+	shell Shell
+	asked map[uint64]chan<- state.Reply
+}
+
+// item is an event, with where its answer goes if it is an operation; or a look at the State.
+type item struct {
+	event  state.Event
+	answer chan<- state.Reply
+	look   func(*state.State)
+	looked chan<- struct{}
+}
 
 // New makes a Loop; Run starts it. Events may be submitted before.
-func New(config Config) *Loop { panic("not yet") }
-
-// Run takes over and then leads until ctx ends, when it returns nil, or a write to the log fails, when it returns that error.
-func (l *Loop) Run(ctx context.Context, shell Shell) error { panic("not yet") }
+func New(config Config) *Loop {
+	logger := config.Logger
+	if logger == nil {
+		logger = hclog.NewNullLogger()
+	}
+	return &Loop{
+		state: config.State, logger: logger, queue: make(chan item, cmp.Or(config.Queue, queueDefault)),
+		ended: make(chan struct{}), asked: map[uint64]chan<- state.Reply{},
+	}
+}
 
 // Submit hands over an event. It waits while the queue is full, and returns ErrEnded once Run has returned.
-func (l *Loop) Submit(ctx context.Context, event state.Event) error { panic("not yet") }
+func (l *Loop) Submit(ctx context.Context, event state.Event) error {
+	return l.enqueue(ctx, item{event: event})
+}
+
+func (l *Loop) enqueue(ctx context.Context, i item) error {
+	select {
+	case <-l.ended:
+		return ErrEnded
+	default:
+	}
+	select {
+	case l.queue <- i:
+		return nil
+	case <-l.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Do carries out a user's operation. The error is a *state.Error where the operation was refused, ErrEnded, or that of ctx: then what was decided stays and goes on.
-func (l *Loop) Do(ctx context.Context, op state.Op) (state.Result, error) { panic("not yet") }
+func (l *Loop) Do(ctx context.Context, op state.Op) (state.Result, error) {
+	id := l.asks.Add(1)
+	answer := make(chan state.Reply, 1) // one answer at most, which nobody may be waiting for any more
+	if err := l.enqueue(ctx, item{event: state.Asked{ID: id, Op: op}, answer: answer}); err != nil {
+		return state.Result{}, err
+	}
+	select {
+	case reply := <-answer:
+		if reply.Err != nil {
+			return state.Result{}, reply.Err
+		}
+		return reply.Result, nil
+	case <-l.ended:
+		return state.Result{}, ErrEnded
+	case <-ctx.Done():
+		select {
+		case l.queue <- item{event: state.GaveUp{ID: id}}:
+		default: // it only frees what the answer would free
+		}
+		return state.Result{}, ctx.Err()
+	}
+}
 
 // View lets look read the State between two steps. What look keeps must be copied out of it; the views are copies. It sees what was decided and committed.
-func (l *Loop) View(ctx context.Context, look func(*state.State)) error { panic("not yet") }
+func (l *Loop) View(ctx context.Context, look func(*state.State)) error {
+	looked := make(chan struct{})
+	if err := l.enqueue(ctx, item{look: look, looked: looked}); err != nil {
+		return err
+	}
+	select {
+	case <-looked:
+		return nil
+	case <-l.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,8 +1,12 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
 
@@ -30,5 +34,207 @@ func LeaseOf(m *runnerv1.Lease) Lease {
 	return Lease{
 		Connector: m.GetConnector(), Incarnation: m.GetIncarnation(), Generation: m.GetGeneration(),
 		Task: m.GetTask(), Epoch: m.GetEpoch(),
+	}
+}
+
+// lease is a lease in the log and what this leader knows of it beside.
+type lease struct {
+	leaseRecord
+	// expires is when it runs out unless it is renewed.
+	expires time.Time
+	// deadline is when a revoked one is taken for lost.
+	deadline time.Time
+	// free frees the partitions that the task has claimed, once the lease has ended: a user restarts it.
+	free bool
+}
+
+// unaskedWait is how long a task that was given back unasked waits for the next grant, so that a runner that can't run it doesn't make a busy loop of it.
+const unaskedWait = time.Second
+
+// hold counts a lease among those of its runner.
+func (s *State) hold(l *lease) {
+	if s.held[l.Runner] == nil {
+		s.held[l.Runner] = map[*lease]struct{}{}
+	}
+	s.held[l.Runner][l] = struct{}{}
+}
+
+func (s *State) unhold(l *lease) {
+	delete(s.held[l.Runner], l)
+	if len(s.held[l.Runner]) == 0 {
+		delete(s.held, l.Runner)
+	}
+}
+
+// leasesOf has the leases of one process of a runner that aren't lost, in order.
+func (s *State) leasesOf(name, process string) []*lease {
+	var leases []*lease
+	for l := range s.held[name] {
+		if l.Process == process {
+			leases = append(leases, l)
+		}
+	}
+	slices.SortFunc(leases, func(a, b *lease) int {
+		return cmp.Or(cmp.Compare(a.Connector, b.Connector), cmp.Compare(a.Task, b.Task))
+	})
+	return leases
+}
+
+// sessionOf is the session of the process that a lease was granted to; 0 where it isn't connected.
+func (s *State) sessionOf(l *lease) SessionID {
+	if r := s.runners[l.Runner]; r != nil && r.process == l.Process {
+		return r.session
+	}
+	return 0
+}
+
+// grant gives a task to a runner.
+func (s *State) grant(c *connector, task uint32, r *runner) {
+	// I2: only a fenced generation, and only an id that the log counts.
+	if c.Fenced != c.Generation || task >= c.IDs || len(c.lost()) > 0 || c.leases[task] != nil {
+		panic(fmt.Sprintf("grant of task %d of %q: generation %d, fenced %d, ids %d, lost %v, lease %v",
+			task, c.name, c.Generation, c.Fenced, c.IDs, c.lost(), c.leases[task]))
+	}
+	c.Epoch++ // I6: persisted with this step
+	s.putName(c)
+	l := &lease{expires: s.now.Add(s.options.LeaseTTL), leaseRecord: leaseRecord{
+		Lease:  Lease{Connector: c.name, Incarnation: c.Incarnation, Generation: c.Generation, Task: task, Epoch: c.Epoch},
+		Runner: r.name, Process: r.process, State: leaseHeld,
+	}}
+	c.leases[task] = l
+	c.last[task] = r.name
+	delete(c.statuses, task)
+	s.hold(l)
+	s.putLease(l)
+	s.wakeAt(l.expires)
+	spec := c.tasks[task]
+	s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{
+		Lease: l.Wire(), Config: c.Config, TaskConfig: spec.Config, Claim: spec.Claim.wire(),
+		TtlMs:           uint64(s.options.LeaseTTL.Milliseconds()),
+		TransactionalId: names.TransactionalID(s.options.Cluster, c.name, task),
+		OffsetsTopic:    c.offsetsTopic(s.options.Cluster), OffsetsTopicId: c.knownOffsetsTopicID(s.options.Cluster),
+		Plugin: c.Plugin.wire(),
+	}}})
+	s.happen(c, "task %d granted to %s, epoch %d", task, r.name, c.Epoch)
+}
+
+// revokeNow takes a lease back without a drain, also one that is draining.
+func (s *State) revokeNow(l *lease, reason string) {
+	if l.State == leaseRevoked {
+		s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
+	}
+	s.revoke(l, false, reason)
+}
+
+// revoke takes a lease back. It stays the runner's, to end its task with, until the runner says that it has, or the deadline passes.
+func (s *State) revoke(l *lease, drain bool, reason string) {
+	if l.State != leaseHeld {
+		return
+	}
+	l.State, l.Reason = leaseRevoked, reason
+	l.deadline = s.now.Add(s.options.Drain)
+	s.putLease(l)
+	s.wakeAt(l.deadline)
+	s.sendRevoke(s.sessionOf(l), l.Lease, drain, reason)
+	s.happen(s.connectors[l.Connector], "task %d taken back from %s: %s", l.Task, l.Runner, reason)
+}
+
+func (s *State) sendRevoke(session SessionID, l Lease, drain bool, reason string) {
+	if session == 0 {
+		return // its Hello is answered by another one
+	}
+	m := &runnerv1.Revoke{Lease: l.Wire(), Drain: drain, Reason: reason}
+	if drain {
+		m.DeadlineMs = uint64(s.options.Drain.Milliseconds())
+	}
+	s.send(session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: m}})
+}
+
+// revokeStale takes back what isn't wanted any more.
+func (s *State) revokeStale(c *connector) {
+	for _, task := range sorted(c.leases) {
+		l := c.leases[task]
+		switch {
+		case c.Deleting:
+			s.revoke(l, true, "the connector is being deleted")
+		case c.Target == TargetStopped:
+			s.revoke(l, true, "the connector is stopped")
+		case c.Target == TargetPaused:
+			s.revoke(l, true, "the connector is paused")
+		case l.Generation != c.Generation:
+			s.revoke(l, true, fmt.Sprintf("generation %d has begun", c.Generation))
+		}
+	}
+}
+
+// end removes a lease whose task can't write any more: it ended cleanly, or its id is fenced.
+func (s *State) end(c *connector, l *lease) {
+	s.unhold(l)
+	delete(c.leases, l.Task)
+	delete(c.statuses, l.Task)
+	s.put(taskKey(keyLease, c.name, l.Task), nil)
+	if l.free {
+		for _, hash := range sorted(c.claimed) {
+			if c.claimed[hash].Task == l.Task {
+				delete(c.claimed, hash)
+				s.put(keyClaim+c.name+"/"+hash, nil)
+			}
+		}
+	}
+	s.touch(c)
+}
+
+// forfeit takes a lease from its runner, whatever that does: its id is fenced before the task is granted again.
+func (s *State) forfeit(l *lease, reason string) {
+	if l.State == leaseLost {
+		return
+	}
+	c := s.connectors[l.Connector]
+	l.State, l.Reason = leaseLost, reason
+	s.unhold(l)
+	s.putLease(l)
+	delete(c.statuses, l.Task)
+	s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
+	s.happen(c, "task %d lost by %s: %s", l.Task, l.Runner, reason)
+	s.touch(c)
+}
+
+// lose takes all leases of one process of a runner, and its plans.
+func (s *State) lose(name, process, reason string) {
+	for _, l := range s.leasesOf(name, process) {
+		s.forfeit(l, reason)
+	}
+	for _, of := range sorted(s.connectors) {
+		if c := s.connectors[of]; c.Planner == name && c.PlannerProcess == process {
+			s.dropPlanner(c)
+		}
+	}
+}
+
+// overdue takes back a lease that has run out, or whose task didn't end in time.
+func (s *State) overdue(c *connector, l *lease) {
+	switch {
+	case l.State == leaseLost:
+	case s.due(l.expires):
+		s.forfeit(l, "its lease ran out")
+	case l.State == leaseRevoked && s.due(l.deadline):
+		s.forfeit(l, fmt.Sprintf("it didn't end within %s after %s", s.options.Drain, l.Reason))
+	}
+}
+
+// drainNext moves the next task of a runner that wants to go, one at a time.
+func (s *State) drainNext(r *runner) {
+	if !r.draining {
+		return
+	}
+	leases := s.leasesOf(r.name, r.process)
+	for _, l := range leases {
+		if l.State == leaseRevoked {
+			return
+		}
+	}
+	if len(leases) > 0 {
+		s.revoke(leases[0], true, "the runner is going")
+		s.touch(s.connectors[leases[0].Connector])
 	}
 }

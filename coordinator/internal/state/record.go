@@ -116,6 +116,13 @@ const (
 	leaseLost leaseState = "lost"
 )
 
+// idRecord is id/<name>/<task>. It outlives the connector: a transaction that hangs does too.
+type idRecord struct {
+	Decision
+	// Used says that a task was let write since, so that there may be a later decision.
+	Used bool `json:"used,omitempty"`
+}
+
 // topicsRecord is topics/<name>. It outlives the connector but for the offsets topic's id: to delete and create a connector is how an operator accepts a new offsets topic.
 type topicsRecord struct {
 	Topics         []string `json:"topics"`

@@ -17,8 +17,15 @@
 package state
 
 import (
+	"cmp"
+	"fmt"
 	"time"
+
+	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
+
+// level is the highest cluster level that this version can lead.
+const level = 1
 
 // Options are set once, by the shell.
 type Options struct {
@@ -38,42 +45,268 @@ type Options struct {
 	FenceRetry time.Duration
 }
 
+// withDefaults fills what isn't set.
+func (o Options) withDefaults() Options {
+	o.LeaseTTL = cmp.Or(o.LeaseTTL, 10*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, o.LeaseTTL/5)
+	o.Reconnect = cmp.Or(o.Reconnect, 2*time.Second)
+	o.Drain = cmp.Or(o.Drain, 20*time.Second)
+	o.FenceRetry = cmp.Or(o.FenceRetry, time.Minute)
+	return o
+}
+
 // State is all that a leader knows. It isn't safe for concurrent use.
 type State struct {
-	options Options
+	options    Options
+	term       uint64
+	level      uint32
+	connectors map[string]*connector
+	runners    map[string]*runner
+	sessions   map[SessionID]*runner
+	held       map[string]map[*lease]struct{} // leases that aren't lost, by the runner's name
+	plans      map[string]int                 // plans by the runner's name
+	rounds     uint64                         // the last round's Seq
+	settled    time.Time                      // from here on, a runner that hasn't come back since the take-over isn't waited for
+	committed  time.Time                      // a transaction of the log began no earlier and was committed
+	wake       time.Time                      // no deadline passes before; zero: there is none
+
+	// Of the step being taken.
+	now     time.Time
+	effects []Effect
+	puts    map[string]any
+	order   []string // keys of puts
+	answers []answer
+	touched map[string]bool
+}
+
+// answer is a Reply whose view of the connector is made at the end of the step.
+type answer struct {
+	reply     Reply
+	connector *connector
 }
 
 // New makes an empty State. Zero options take their defaults.
 func New(options Options) *State {
-	return &State{options: options}
+	return &State{
+		options: options.withDefaults(), level: level,
+		connectors: map[string]*connector{}, runners: map[string]*runner{}, sessions: map[SessionID]*runner{},
+		held: map[string]map[*lease]struct{}{}, plans: map[string]int{},
+		puts: map[string]any{}, touched: map[string]bool{},
+	}
 }
 
-// Load takes in one record of the log, in the log's order, before TookOver. ErrNewer and a log of another cluster are errors: such a log must not be led.
-func (s *State) Load(r Record) error { panic("not yet") }
+// Step takes an event at a time that never falls. The State supposes that what it asks to persist will be: where it can't be, the State is to be thrown away.
+func (s *State) Step(now time.Time, event Event) []Effect {
+	s.now = now
+	s.decide(event)
+	for _, name := range sorted(s.runners) {
+		s.drainNext(s.runners[name])
+	}
+	for len(s.touched) > 0 {
+		for _, name := range sorted(s.touched) {
+			delete(s.touched, name)
+			s.reconcile(s.connectors[name])
+		}
+	}
+	if _, ticked := event.(Tick); ticked {
+		s.rescan()
+	}
+	return s.finish()
+}
 
-// Step takes an event at a time that never falls.
-func (s *State) Step(now time.Time, event Event) []Effect { panic("not yet") }
+func (s *State) decide(event Event) {
+	switch e := event.(type) {
+	case TookOver:
+		s.takeOver()
+	case Tick:
+		s.tick()
+	case Asked:
+		s.ask(e)
+	case GaveUp:
+		s.forget(e.ID)
+	case SessionOpened:
+		s.open(e)
+	case SessionClosed:
+		s.closed(e)
+	case FromRunner:
+		s.message(e)
+	case RoundDone:
+		s.roundDone(e)
+	case RoundFailed:
+		s.roundFailed(e)
+	case IDPrepared:
+		s.prepared(e)
+	case Looked:
+		s.looked(e)
+	default:
+		panic(fmt.Sprintf("event %T", event))
+	}
+}
+
+// takeOver raises the term and gives every lease and plan in the log a whole lease time to be renewed (I7).
+func (s *State) takeOver() {
+	s.term++
+	s.put(keyCluster, &clusterRecord{Cluster: s.options.Cluster, Term: s.term, Level: s.level})
+	s.settled = s.now.Add(s.options.LeaseTTL)
+	s.wakeAt(s.settled)
+	for _, name := range sorted(s.connectors) {
+		c := s.connectors[name]
+		c.loaded()
+		for _, task := range sorted(c.leases) {
+			l := c.leases[task]
+			if l.State == leaseLost {
+				continue
+			}
+			s.hold(l)
+			c.last[task] = l.Runner
+			l.expires = s.settled
+			l.deadline = s.now.Add(s.options.Drain)
+			s.wakeAt(l.deadline)
+		}
+		if c.Planner != "" {
+			s.plans[c.Planner]++
+			c.planner.gone = s.settled
+		}
+		s.touch(c)
+	}
+}
+
+// tick takes back what has run out, and touches every connector that a deadline concerns.
+func (s *State) tick() {
+	s.wake = time.Time{}
+	for _, name := range sorted(s.runners) {
+		if r := s.runners[name]; r.session == 0 && !s.now.Before(r.grace) {
+			s.lose(r.name, r.process, "its connection closed and no other came")
+			delete(s.runners, name)
+		}
+	}
+	for _, name := range sorted(s.connectors) {
+		c := s.connectors[name]
+		for _, task := range sorted(c.leases) {
+			s.overdue(c, c.leases[task])
+		}
+		if s.due(c.planner.gone) || s.due(s.settled) {
+			s.touch(c)
+		}
+		if s.due(c.retry) {
+			c.retry = time.Time{}
+			s.touch(c)
+		}
+		for task, at := range c.notBefore {
+			if s.due(at) {
+				delete(c.notBefore, task)
+				s.touch(c)
+			}
+		}
+	}
+	if s.due(s.settled) {
+		s.settled = time.Time{}
+	}
+}
+
+// due says that a deadline was set and has passed.
+func (s *State) due(at time.Time) bool { return !at.IsZero() && !s.now.Before(at) }
+
+// wakeAt asks for a Tick at a time.
+func (s *State) wakeAt(at time.Time) {
+	if s.wake.IsZero() || at.Before(s.wake) {
+		s.wake = at
+	}
+}
+
+// rescan finds the next deadline. Other steps only move it nearer, so that a Tick may find nothing due.
+func (s *State) rescan() {
+	next := func(at time.Time) {
+		if !at.IsZero() {
+			s.wakeAt(at)
+		}
+	}
+	next(s.settled)
+	for _, r := range s.runners {
+		if r.session == 0 {
+			next(r.grace)
+		}
+	}
+	for _, c := range s.connectors {
+		next(c.retry)
+		next(c.planner.gone)
+		for _, at := range c.notBefore {
+			next(at)
+		}
+		for _, l := range c.leases {
+			switch l.State {
+			case leaseHeld:
+				next(l.expires)
+			case leaseRevoked:
+				next(l.expires)
+				next(l.deadline)
+			}
+		}
+	}
+}
 
 // Wake is when a Tick is due; false where nothing waits for the time to pass.
-func (s *State) Wake() (time.Time, bool) { panic("not yet") }
+func (s *State) Wake() (time.Time, bool) { return s.wake, !s.wake.IsZero() }
 
 // Term is the leader's; 0 before TookOver.
-func (s *State) Term() uint64 { panic("not yet") }
+func (s *State) Term() uint64 { return s.term }
 
-// Connectors lists all connectors by name.
-func (s *State) Connectors() []ConnectorView { panic("not yet") }
+func (s *State) touch(c *connector) { s.touched[c.name] = true }
 
-// Connector shows one.
-func (s *State) Connector(name string) (ConnectorView, bool) { panic("not yet") }
+func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
 
-// Runners lists runners by name; now is for how long leases last.
-func (s *State) Runners(now time.Time) []RunnerView { panic("not yet") }
+// put persists a record with this step; value is encoded at its end, so that later changes to what it points to are in. A nil value deletes.
+func (s *State) put(key string, value any) {
+	if _, again := s.puts[key]; !again {
+		s.order = append(s.order, key)
+	}
+	s.puts[key] = value
+}
 
-// Plugins lists what runners offer, by name, version and checksum.
-func (s *State) Plugins() []PluginView { panic("not yet") }
+// prove makes this step have a transaction even where nothing else is persisted: what it sends is then known to come from a leader that still holds the log (I3, I7).
+func (s *State) prove() {
+	s.put(keyBeacon, &beaconRecord{Term: s.term, At: s.now})
+}
 
-// Cluster is what the log says of the cluster.
-func (s *State) Cluster() ClusterView { panic("not yet") }
+// send sends a message with the term.
+func (s *State) send(session SessionID, m *runnerv1.SessionResponse) {
+	m.Term = s.term
+	s.emit(Send{Session: session, Message: m})
+}
 
-// Choose picks the plugin for a configuration and a connected runner that has it, so that it can be asked to validate or to read offsets. The error is what a user is to be told.
-func (s *State) Choose(config map[string]string) (Plugin, SessionID, *Error) { panic("not yet") }
+func (s *State) reply(id uint64, c *connector, result Result) {
+	s.answers = append(s.answers, answer{reply: Reply{ID: id, Result: result}, connector: c})
+}
+
+func (s *State) refuse(id uint64, err *Error) {
+	s.answers = append(s.answers, answer{reply: Reply{ID: id, Err: err}})
+}
+
+// finish collects the step's effects: what is to be persisted first, answers last.
+func (s *State) finish() []Effect {
+	effects := make([]Effect, 0, 1+len(s.effects)+len(s.answers))
+	if len(s.order) > 0 {
+		// A transaction with anything in it proves as much as a beacon.
+		records := make([]Record, 0, len(s.order))
+		for _, key := range s.order {
+			if value := s.puts[key]; value == nil {
+				records = append(records, Record{Key: key})
+			} else if key != keyBeacon || len(s.order) == 1 {
+				records = append(records, encode(key, value))
+			}
+		}
+		effects = append(effects, Persist{Records: records})
+		s.committed = s.now
+	}
+	effects = append(effects, s.effects...)
+	for _, a := range s.answers {
+		if a.connector != nil && a.reply.Err == nil {
+			view := s.view(a.connector)
+			a.reply.Result.Connector = &view
+		}
+		effects = append(effects, a.reply)
+	}
+	s.effects, s.order, s.answers = nil, nil, nil
+	clear(s.puts)
+	return effects
+}

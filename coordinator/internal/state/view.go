@@ -4,6 +4,26 @@ import (
 	"time"
 )
 
+// States of tasks, as users see them.
+const (
+	taskStarting   = "STARTING"
+	taskRunning    = "RUNNING"
+	taskRetrying   = "RETRYING"
+	taskFailed     = "FAILED"
+	taskDraining   = "DRAINING"
+	taskPaused     = "PAUSED"
+	taskUnassigned = "UNASSIGNED"
+)
+
+// States of connectors, as users see them, beside those that tasks have too.
+const (
+	connectorStopped  = "STOPPED"
+	connectorDegraded = "DEGRADED"
+	connectorFencing  = "FENCING"
+	connectorPlanning = "PLANNING"
+	connectorDeleting = "DELETING"
+)
+
 // ConnectorView is a connector as users see it. It is a copy: it may be kept and changed.
 type ConnectorView struct {
 	Name   string
@@ -42,7 +62,7 @@ type TaskView struct {
 	TaskStatus
 }
 
-// TaskStatus is what the runner last said of a task.
+// TaskStatus is what the runner last said of a task. Figures count from the grant.
 type TaskStatus struct {
 	Phase, Error, Cause                      string
 	Attempt, BudgetLeft                      uint32

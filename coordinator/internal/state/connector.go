@@ -1,0 +1,241 @@
+package state
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/names"
+)
+
+// TaskSpec is what a plan says of one task.
+type TaskSpec struct {
+	Config map[string][]byte
+	Claim  Claim
+}
+
+// Plugin names the plugin that a connector runs on.
+type Plugin struct {
+	Name    string `json:"name,omitempty"`
+	Version string `json:"version,omitempty"`
+	// SHA256 is set where the configuration pins it; empty is any.
+	SHA256 string `json:"sha256,omitempty"`
+	// Type is the connector type within it.
+	Type string `json:"type,omitempty"`
+}
+
+// connector is all that there is under one name: the connector, where there is one now, and what outlives it. The records embedded in it are what the log has.
+type connector struct {
+	name string
+	nameRecord
+	connectorRecord // without an incarnation there is no connector of this name now
+	topics          topicsRecord
+	tasks           []TaskSpec
+	leases          map[uint32]*lease
+	decisions       map[uint32]*idRecord
+	claimed         map[string]*claimRecord // partitions claimed while running, by the hash in their key
+
+	// Derived from the records.
+	settings settings
+	claims   *claims
+
+	// Volatile.
+	statuses  map[uint32]*status
+	failed    map[uint32]string    // tasks that wait for a person without holding a lease, and why
+	notBefore map[uint32]time.Time // tasks that gave their lease back unasked
+	last      map[uint32]string    // the runner that had the task last
+	waits     []wait
+	happened  []Happening
+	round     *round
+	refusal   string    // why the last round was refused for good
+	retry     time.Time // when it is tried again
+	planner   plannerState
+}
+
+// wait is an operation that is answered when the connector's tasks can't write any more.
+type wait struct {
+	id     uint64
+	delete bool
+}
+
+// status is the last one of a lease.
+type status struct {
+	lease   Lease
+	seq     uint64
+	state   string
+	retryAt time.Time
+	TaskStatus
+}
+
+func (c *connector) exists() bool { return c.Incarnation != "" }
+
+// runs says that the connector is to have tasks.
+func (c *connector) runs() bool { return c.exists() && !c.Deleting && c.Target == TargetRunning }
+
+func (c *connector) offsetsTopic(cluster string) string {
+	if c.settings.offsetsTopic != "" {
+		return c.settings.offsetsTopic
+	}
+	return names.OffsetsTopic(cluster, c.name)
+}
+
+// idle says that nobody holds a lease, not even one that was taken back.
+func (c *connector) idle() bool {
+	for _, l := range c.leases {
+		if l.State != leaseLost {
+			return false
+		}
+	}
+	return true
+}
+
+// lost has the tasks whose ids are to be fenced before they are granted again, sorted.
+func (c *connector) lost() []uint32 {
+	var tasks []uint32
+	for task, l := range c.leases {
+		if l.State == leaseLost {
+			tasks = append(tasks, task)
+		}
+	}
+	slices.Sort(tasks)
+	return tasks
+}
+
+// fenced says that no task of the connector can write but those that hold a lease: no generation before this one, and no lost lease.
+func (c *connector) fenced() bool { return c.Fenced == c.Generation && len(c.lost()) == 0 }
+
+// named gives what there is under a name, and makes it where there is nothing.
+func (s *State) named(name string) *connector {
+	c := s.connectors[name]
+	if c == nil {
+		c = &connector{
+			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, claimed: map[string]*claimRecord{},
+			statuses: map[uint32]*status{}, failed: map[uint32]string{}, notBefore: map[uint32]time.Time{}, last: map[uint32]string{},
+		}
+		s.connectors[name] = c
+	}
+	return c
+}
+
+// mostHappenings is how many of a connector's happenings are kept.
+const mostHappenings = 50
+
+func (s *State) happen(c *connector, format string, args ...any) {
+	h := Happening{Connector: c.name, At: s.now, Text: clip(fmt.Sprintf(format, args...), 1000)}
+	if len(c.happened) == mostHappenings {
+		c.happened = c.happened[1:]
+	}
+	c.happened = append(c.happened, h)
+	s.emit(h)
+}
+
+// clip bounds a text that others wrote.
+func clip(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return text[:limit] + "…"
+}
+
+func taskKey(prefix, name string, task uint32) string {
+	return prefix + name + "/" + strconv.FormatUint(uint64(task), 10)
+}
+
+func (s *State) putName(c *connector)      { s.put(keyName+c.name, &c.nameRecord) }
+func (s *State) putConnector(c *connector) { s.put(keyConnector+c.name, &c.connectorRecord) }
+func (s *State) putTopics(c *connector)    { s.put(keyTopics+c.name, &c.topics) }
+func (s *State) putLease(l *lease)         { s.put(taskKey(keyLease, l.Connector, l.Task), &l.leaseRecord) }
+
+// raise begins a new generation without tasks. Those of the old one drain, their ids are fenced, and the next task set fills the new one. (I6: it is persisted with this step.)
+func (s *State) raise(c *connector) {
+	c.Generation++
+	s.putName(c)
+	s.setTasks(c, nil)
+	c.Filled = false
+	s.putConnector(c)
+	clear(c.failed)
+	clear(c.notBefore)
+	c.refusal, c.retry = "", time.Time{}
+}
+
+// setTasks replaces the task set in the log and here. Partitions claimed under the old one are free again: whoever claimed them is fenced before a task of the new one starts.
+func (s *State) setTasks(c *connector, tasks []TaskSpec) {
+	for i := len(tasks); i < len(c.tasks); i++ {
+		s.put(taskKey(keyTask, c.name, uint32(i)), nil)
+	}
+	for i, t := range tasks {
+		s.put(taskKey(keyTask, c.name, uint32(i)), &taskRecord{Config: t.Config, Claim: t.Claim})
+	}
+	for _, hash := range sorted(c.claimed) {
+		s.put(keyClaim+c.name+"/"+hash, nil)
+	}
+	clear(c.claimed)
+	c.tasks = tasks
+	c.Tasks = uint32(len(tasks))
+	c.claims, _ = newClaims(tasks) // a set with overlaps doesn't come this far
+}
+
+// reconcile brings a connector as far towards its target as it can go at once. What it has to wait for comes back as an event.
+func (s *State) reconcile(c *connector) {
+	if !c.exists() {
+		return
+	}
+	s.choose(c)
+	s.revokeStale(c)
+	s.fence(c)
+	s.settle(c)
+	if c.exists() {
+		s.plan(c)
+		s.place(c)
+	}
+}
+
+// settle finishes a stop or a deletion once no task can write any more.
+func (s *State) settle(c *connector) {
+	if !c.idle() || !c.fenced() {
+		return
+	}
+	if c.Deleting {
+		s.remove(c)
+		return
+	}
+	if c.Target != TargetStopped {
+		return
+	}
+	for _, w := range c.waits {
+		s.reply(w.id, c, Result{Change: Changed})
+	}
+	c.waits = nil
+}
+
+// remove forgets a connector. Its name, the decisions of its ids and the topics it has written stay: another connector of this name goes on from them.
+func (s *State) remove(c *connector) {
+	s.happen(c, "deleted: no task can write any more")
+	s.stopPlan(c)
+	s.setTasks(c, nil)
+	s.put(keyConnector+c.name, nil)
+	c.connectorRecord = connectorRecord{}
+	if c.topics.OffsetsTopic != "" {
+		c.topics.OffsetsTopic, c.topics.OffsetsTopicID = "", ""
+		s.putTopics(c)
+	}
+	for _, w := range c.waits {
+		if w.delete {
+			s.reply(w.id, nil, Result{Change: Changed})
+		} else {
+			s.refuse(w.id, &Error{Code: CodeSuperseded, Text: fmt.Sprintf("connector %q was deleted meanwhile", c.name)})
+		}
+	}
+	c.waits, c.happened = nil, nil
+	clear(c.statuses)
+	clear(c.last)
+	clear(c.failed)
+	clear(c.notBefore)
+}
+
+// sorted gives a map's keys in order: effects are the same for the same events.
+func sorted[K ~string | ~uint32 | ~uint64, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}

@@ -1,0 +1,116 @@
+package state
+
+import (
+	"github.com/fencepost-io/fencepost/coordinator/internal/assign"
+	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
+)
+
+func (p Plugin) wire() *runnerv1.PluginRef {
+	return &runnerv1.PluginRef{Name: p.Name, Version: p.Version, Sha256: p.SHA256, Type: p.Type}
+}
+
+// need is what the connector's tasks need of a runner: the stored choice of a plugin, or what the configuration says where none was made.
+func (c *connector) need() assign.Need {
+	need := c.settings.need
+	if c.Plugin.Name != "" {
+		need.Plugin, need.Version = c.Plugin.Name, c.Plugin.Version
+	}
+	return need
+}
+
+// takers has the runners that take tasks and plans, with their loads.
+func (s *State) takers() []assign.Runner {
+	var takers []assign.Runner
+	for _, name := range sorted(s.runners) {
+		if r := s.runners[name]; r.session != 0 && !r.draining {
+			fits := r.fits
+			fits.Load = len(s.held[name])
+			takers = append(takers, fits)
+		}
+	}
+	return takers
+}
+
+// place grants the tasks that nobody has.
+func (s *State) place(c *connector) {
+	if !c.runs() || !c.Filled || c.Plugin.Name == "" || !c.fenced() {
+		return
+	}
+	var tasks []uint32
+	var previous []string
+	for task := range c.Tasks {
+		if c.leases[task] != nil || c.failed[task] != "" || s.now.Before(c.notBefore[task]) {
+			continue
+		}
+		tasks = append(tasks, task)
+		previous = append(previous, c.last[task])
+	}
+	if len(tasks) == 0 {
+		return
+	}
+	for i, name := range assign.Place(c.need(), previous, s.takers()) {
+		delete(c.notBefore, tasks[i])
+		s.grant(c, tasks[i], s.runners[name])
+	}
+}
+
+// leastPlans finds the runner that gets a plan; nil where none can have it.
+func (s *State) leastPlans(c *connector) *runner {
+	takers := s.takers()
+	for i := range takers {
+		takers[i].Load = s.plans[takers[i].Name]
+	}
+	if placed := assign.Place(c.need(), []string{""}, takers); placed != nil {
+		return s.runners[placed[0]]
+	}
+	return nil
+}
+
+// choose stores the plugin where it isn't chosen yet. It also chooses again where nobody offers the chosen version any more, nothing runs on it, and the user hasn't asked for it: runners were upgraded.
+func (s *State) choose(c *connector) {
+	if !c.runs() {
+		return
+	}
+	if c.Plugin.Name != "" {
+		pinned := c.settings.need.Version != ""
+		if _, there := assign.Choose(c.need(), s.takers()); there || pinned || len(c.leases) > 0 || !s.settled.IsZero() {
+			return
+		}
+	}
+	plugin, ok := s.pick(c.settings)
+	if !ok {
+		return
+	}
+	if c.Plugin.Name != "" {
+		s.stopPlan(c)
+		s.happen(c, "plugin %s %s isn't offered any more: %s %s from now on", c.Plugin.Name, c.Plugin.Version, plugin.Name, plugin.Version)
+	}
+	c.Plugin = plugin
+	s.putConnector(c)
+}
+
+// pick chooses among what connected runners offer.
+func (s *State) pick(of settings) (Plugin, bool) {
+	found, ok := assign.Choose(of.need, s.takers())
+	return Plugin{Name: found.Name, Version: found.Version, SHA256: of.need.SHA256, Type: of.need.Type}, ok
+}
+
+// Choose picks the plugin for a configuration and a connected runner that has it, so that it can be asked to validate or to read offsets. The error is what a user is to be told.
+func (s *State) Choose(config map[string]string) (Plugin, SessionID, *Error) {
+	of, problems := parse(config)
+	if len(problems) > 0 {
+		return Plugin{}, 0, invalid(problems)
+	}
+	takers := s.takers()
+	plugin, ok := s.pick(of)
+	if !ok {
+		return Plugin{}, 0, &Error{Code: CodeRefused, Text: assign.Why(of.need, takers), Hint: "start a runner that has the plugin, or correct connector.class, plugin.version or plugin.sha256"}
+	}
+	need := of.need
+	need.Plugin, need.Version = plugin.Name, plugin.Version
+	placed := assign.Place(need, []string{""}, takers)
+	if placed == nil {
+		return plugin, 0, &Error{Code: CodeRefused, Text: assign.Why(need, takers)}
+	}
+	return plugin, s.runners[placed[0]].session, nil
+}

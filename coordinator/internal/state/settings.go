@@ -1,0 +1,73 @@
+package state
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/assign"
+	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
+)
+
+// Keys of a connector's configuration that the coordinator reads. All others are for the runner and the plugin.
+const (
+	keyClass           = "connector.class"
+	keyTasksMax        = "tasks.max"
+	keyPluginVersion   = "plugin.version"
+	keyPluginSHA256    = "plugin.sha256"
+	keyOffsetsTopic    = "offsets.storage.topic"
+	keyPlacementLabels = "placement.labels"
+)
+
+const (
+	mostTasks = 10_000
+	// mostConfigBytes is the most that a configuration, or what a plan says of one task, may take: a record of the log is to stay well below Kafka's default limit of 1 MiB.
+	mostConfigBytes = 256 << 10
+)
+
+// settings are what the coordinator reads of a configuration.
+type settings struct {
+	need         assign.Need
+	tasksMax     uint32
+	offsetsTopic string
+}
+
+// parse reads a configuration. The runner that validated it has checked these keys too, so that problems here mean that nobody asked it.
+func parse(config map[string]string) (settings, []*pluginv1.Problem) {
+	var problems []*pluginv1.Problem
+	wrong := func(key, format string, args ...any) {
+		problems = append(problems, &pluginv1.Problem{Key: key, Message: fmt.Sprintf(format, args...)})
+	}
+	s := settings{tasksMax: 1, offsetsTopic: config[keyOffsetsTopic], need: assign.Need{
+		Type: config[keyClass], Version: config[keyPluginVersion], SHA256: config[keyPluginSHA256],
+	}}
+	if s.need.Type == "" {
+		wrong(keyClass, "is missing: it names the connector type")
+	}
+	if text, set := config[keyTasksMax]; set {
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+		if err != nil || n < 1 || n > mostTasks {
+			wrong(keyTasksMax, "is %q; it is a whole number from 1 to %d", text, mostTasks)
+		}
+		s.tasksMax = uint32(n)
+	}
+	if text := config[keyPlacementLabels]; text != "" {
+		s.need.Labels = map[string]string{}
+		for pair := range strings.SplitSeq(text, ",") {
+			name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			if !ok || name == "" {
+				wrong(keyPlacementLabels, "is %q; it is label=value, several separated by commas", text)
+				break
+			}
+			s.need.Labels[name] = value
+		}
+	}
+	size := 0
+	for key, value := range config {
+		size += len(key) + len(value)
+	}
+	if size > mostConfigBytes {
+		wrong("", "the configuration takes %d bytes, the limit is %d", size, mostConfigBytes)
+	}
+	return s, problems
+}
