@@ -1,0 +1,132 @@
+package configlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/state"
+)
+
+// Campaign waits to be elected and takes over. It returns a leadership, or an error: that of ctx, or why this coordinator can't take part just now; it may be called again then. Whoever gets a leadership calls its Resign.
+func (l *Log) Campaign(ctx context.Context) (*Leadership, error) {
+	limit, err := l.ensureTopic(ctx)
+	if err != nil {
+		return nil, err
+	}
+	election, err := l.runForOffice()
+	if err != nil {
+		return nil, err
+	}
+	leadership, err := l.await(ctx, election, limit)
+	if err != nil {
+		election.resign()
+		return nil, err
+	}
+	return leadership, nil
+}
+
+// await waits for the election and takes over within it.
+func (l *Log) await(ctx context.Context, e *election, limit int) (*Leadership, error) {
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-e.lost:
+		return nil, e.why()
+	case <-e.elected:
+	}
+	// A lost election ends the taking over.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		select {
+		case <-e.lost:
+			cancel(e.why())
+		case <-done:
+		}
+	})
+	leadership, err := l.takeOver(ctx, e, limit)
+	close(done)
+	wait.Wait()
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return leadership, err
+}
+
+// takeOver is I7: elected → id initialised → log settled → read to its end.
+func (l *Log) takeOver(ctx context.Context, e *election, limit int) (*Leadership, error) {
+	began := time.Now()
+	taken, err := l.config.Fencer.Take(ctx, l.id)
+	if err != nil {
+		return nil, fmt.Errorf("take over the config log: %w", err)
+	}
+	w := &writer{
+		direct: l.config.Direct, topic: l.topic, id: l.id, producer: taken.ProducerID, epoch: taken.Epoch, limit: limit - batchOverhead, timeout: l.config.WriteTimeout, leader: noBroker,
+	}
+	end, err := w.settle(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("settle the config log: %w", err)
+	}
+	records, err := l.read(ctx, end)
+	if err != nil {
+		return nil, fmt.Errorf("read the config log: %w", err)
+	}
+	l.log.Debug("took over the config log", "records", len(records), "end", end, "took", time.Since(began).Round(time.Millisecond), "epoch", taken.Epoch)
+	return &Leadership{log: l, election: e, writer: w, records: records}, nil
+}
+
+// Leadership is the right to write the log, until Done.
+type Leadership struct {
+	log      *Log
+	election *election
+	records  []state.Record
+
+	mu        sync.Mutex // one write at a time
+	writer    *writer
+	announced bool
+}
+
+// Records is what the log held when it was taken over, oldest first: the newest record of each key, without deleted keys.
+func (l *Leadership) Records() []state.Record { return l.records }
+
+// Done is closed when the leadership is over; Err then says why.
+func (l *Leadership) Done() <-chan struct{} { return l.election.lost }
+
+// Err is nil while the leadership lasts.
+func (l *Leadership) Err() error { return l.election.why() }
+
+// Write writes the records in one transaction and returns when every reader can read them. A write that was begun is finished whatever becomes of ctx, within the write time-out. Any error but ErrTooLarge and a ctx that
+// had ended before ends the leadership: what was written is then either visible to the next leader or to nobody.
+func (l *Leadership) Write(ctx context.Context, records []state.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !l.announced {
+		records = append(records[:len(records):len(records)], leaderRecord(l.log.config.Address))
+	}
+	err := l.writer.write(context.WithoutCancel(ctx), records)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return err
+	case err != nil:
+		// I7: refused or unknown, nothing is written under this epoch again.
+		l.election.end(fmt.Errorf("write the config log: %w", err))
+		return l.Err()
+	}
+	l.announced = true
+	l.log.leader.Store(l.log.config.Address)
+	return nil
+}
+
+// Resign ends the leadership and leaves the election, so that another coordinator takes over at once.
+func (l *Leadership) Resign() { l.election.resign() }

@@ -1,0 +1,122 @@
+package configlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+const (
+	cleanupPolicy   = "cleanup.policy"
+	maxMessageBytes = "max.message.bytes"
+	// The largest message of the runner protocol is 20 MiB; what a plan says of one task may be nearly that.
+	largestBatch = 32 << 20
+	// What a batch may have where the topic's limit can't be read: Kafka's default of 1,048,588 less some room.
+	cautiousBatch = 1 << 20
+	batchOverhead = 128
+)
+
+// settings are those of every own topic, so that a log that is written all the time stays short, and its size limit.
+var settings = map[string]string{
+	cleanupPolicy: "compact", "segment.bytes": "16777216", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01",
+	"max.compaction.lag.ms": "600000", "delete.retention.ms": "600000", maxMessageBytes: strconv.Itoa(largestBatch),
+}
+
+// ensureTopic creates the topic where it is missing and refuses one that can't hold the log. It returns the most bytes that a batch may have.
+func (l *Log) ensureTopic(ctx context.Context) (int, error) {
+	admin := kadm.NewClient(l.config.Direct.Client())
+	listed, err := admin.ListTopics(ctx, l.topic)
+	if err != nil {
+		return 0, fmt.Errorf("look up topic %q: %w", l.topic, err)
+	}
+	detail := listed[l.topic]
+	if errors.Is(detail.Err, kerr.UnknownTopicOrPartition) {
+		if err := l.createTopic(ctx, admin); err != nil {
+			return 0, err
+		}
+		return largestBatch, nil
+	}
+	if detail.Err != nil {
+		return 0, fmt.Errorf("look up topic %q: %w", l.topic, l.explain(detail.Err))
+	}
+	if n := len(detail.Partitions); n != 1 {
+		return 0, fmt.Errorf("topic %q has %d partitions, the config log has exactly one: it must not have been changed or created by something else; "+
+			"give the cluster of coordinators another name, or, where this is no Fencepost cluster yet, delete the topic and start again", l.topic, n)
+	}
+	return l.checkSettings(ctx, admin)
+}
+
+func (l *Log) createTopic(ctx context.Context, admin *kadm.Client) error {
+	wanted := make(map[string]*string, len(settings))
+	for key, value := range settings {
+		wanted[key] = &value
+	}
+	_, err := admin.CreateTopic(ctx, 1, -1, wanted, l.topic)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) { // Two coordinators may start at once.
+		return fmt.Errorf("create topic %q with one partition and %s: %w", l.topic, describeSettings(), l.explain(err))
+	}
+	if err == nil {
+		l.log.Info("created the config log", "topic", l.topic)
+	}
+	return nil
+}
+
+func describeSettings() string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		parts = append(parts, key+"="+settings[key])
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (l *Log) checkSettings(ctx context.Context, admin *kadm.Client) (int, error) {
+	described, err := admin.DescribeTopicConfigs(ctx, l.topic)
+	if err == nil && len(described) == 1 {
+		err = described[0].Err
+	}
+	if err != nil {
+		// The right to read settings is not needed to lead.
+		l.log.Warn("the settings of the config log could not be read", "topic", l.topic, "error", err)
+		return cautiousBatch, nil
+	}
+	actual := map[string]string{}
+	for _, c := range described[0].Configs {
+		actual[c.Key] = c.MaybeValue()
+	}
+	if policy := actual[cleanupPolicy]; policy != "compact" {
+		return 0, fmt.Errorf("topic %q has cleanup.policy=%s: Kafka would delete parts of the config log; set it by `kafka-configs.sh --alter --entity-type topics --entity-name %s --add-config cleanup.policy=compact`",
+			l.topic, policy, l.topic)
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if value, known := actual[key]; known && value != settings[key] {
+			l.log.Warn("the config log has another setting than it should have", "topic", l.topic, "setting", key, "is", value, "should_be", settings[key])
+		}
+	}
+	limit, err := strconv.Atoi(actual[maxMessageBytes])
+	if err != nil || limit <= 0 {
+		return cautiousBatch, nil //nolint:nilerr // a broker that doesn't tell its limit has the usual one
+	}
+	return min(limit, largestBatch), nil
+}
+
+// explain adds what to do where a right is missing.
+func (l *Log) explain(err error) error {
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("the coordinator's user needs the rights Describe, Read, Write and Create on topic %q: %w", l.topic, err)
+	case errors.Is(err, kerr.ClusterAuthorizationFailed):
+		return fmt.Errorf("the coordinator's user needs the right Create on topic %q, or the topic must be created for it: %w", l.topic, err)
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		return fmt.Errorf("the coordinator's user needs the right Read on group %q: %w", l.group, err)
+	case errors.Is(err, kerr.InvalidSessionTimeout):
+		return fmt.Errorf("session time-out %v is outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms: %w", l.config.SessionTimeout, err)
+	}
+	return err
+}
