@@ -171,8 +171,8 @@ func knownKeys() []string {
 	dump = C.rd_kafka_topic_conf_dump(topicConf, &n)
 	keys = append(keys, namesOf(dump, n)...)
 	C.rd_kafka_conf_dump_free(dump, n)
-	for alias := range aliases {
-		keys = append(keys, alias)
+	for alias, name := range aliases {
+		keys = append(keys, alias, name)
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
@@ -220,14 +220,20 @@ func checkTogether(client, overrides map[string]string) []source.Problem {
 		trial.Close()
 		return nil
 	}
-	return []source.Problem{{Key: blamed(err.Error(), given), Message: err.Error()}}
+	return []source.Problem{{Key: blamed(err.Error(), given, merged), Message: err.Error()}}
 }
 
-// blamed picks the given key that librdkafka's message speaks of. It only chooses beside which key the message is shown.
-func blamed(message string, given map[string]string) string {
+// blamed picks the given key that librdkafka's message speaks of, by its name or by its value. It only chooses beside which key the message is shown.
+func blamed(message string, given, values map[string]string) string {
 	best := ""
 	for _, name := range sortedKeys(given) {
-		if strings.Contains(message, name) && len(name) > len(best) {
+		named := strings.Contains(message, name) || strings.Contains(message, given[name])
+		if named && (best == "" || len(name) > len(best)) {
+			best = name
+		}
+	}
+	for _, name := range sortedKeys(given) {
+		if best == "" && !secret(name) && values[name] != "" && strings.Contains(message, values[name]) {
 			best = name
 		}
 	}

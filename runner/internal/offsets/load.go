@@ -1,0 +1,179 @@
+package offsets
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
+
+	"github.com/fencepost-io/fencepost/sdk/go/source"
+)
+
+// pollMS bounds one wait for a record, so that the end of a context is noticed.
+const pollMS = 100
+
+// Load reads the connector's stored offsets. The caller has initialised its transactional id before, so that no earlier producer of the id can add to them (I3).
+//
+// It reads committed records only, up to the high watermark that each partition has now. The last stable offset, which a read_committed reader is told as the end, won't do: a sibling's open transaction
+// may hold it below this connector's own last offset.
+func Load(ctx context.Context, cfg Config) (*Store, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := open(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+
+	topic, exists, err := r.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !exists {
+		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
+	}
+	// The topic may have been replaced since Ensure.
+	if id := idOf(topic); cfg.KnownID != "" && id != cfg.KnownID {
+		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: id}
+	}
+	if len(topic.Partitions) == 0 {
+		return nil, fmt.Errorf("read offsets topic %q: %w", cfg.Topic, errNoPartitions)
+	}
+	targets, err := r.highWatermarks(ctx, len(topic.Partitions))
+	if err != nil {
+		return nil, fmt.Errorf("ends of offsets topic %q: %w", cfg.Topic, err)
+	}
+	store := newStore(&cfg, int32(len(topic.Partitions)))
+	if err := r.read(ctx, targets, store); err != nil {
+		return nil, err
+	}
+	if err := store.settle(); err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
+// highWatermarks returns each partition's end, open transactions included.
+func (r *reader) highWatermarks(ctx context.Context, partitions int) (map[int32]int64, error) {
+	specs := map[kafka.TopicPartition]kafka.OffsetSpec{}
+	for i := range partitions {
+		specs[kafka.TopicPartition{Topic: &r.cfg.Topic, Partition: int32(i)}] = kafka.LatestOffsetSpec
+	}
+	ends := map[int32]int64{}
+	err := again(ctx, func() error {
+		result, err := r.admin.ListOffsets(ctx, specs, kafka.SetAdminIsolationLevel(kafka.IsolationLevelReadUncommitted), kafka.SetAdminRequestTimeout(limitOf(ctx)))
+		if err != nil {
+			return err
+		}
+		for partition, info := range result.ResultInfos {
+			if info.Error.Code() != kafka.ErrNoError {
+				return info.Error
+			}
+			ends[partition.Partition] = int64(info.Offset)
+		}
+		if len(ends) != partitions {
+			return kafka.NewError(kafka.ErrPartial, fmt.Sprintf("the broker named %d of %d partitions", len(ends), partitions), false)
+		}
+		return nil
+	})
+	return ends, err
+}
+
+// read takes every record below the targets.
+func (r *reader) read(ctx context.Context, targets map[int32]int64, store *Store) error {
+	positions := map[int32]int64{} // of partitions that aren't done
+	var from []kafka.TopicPartition
+	for partition, target := range targets {
+		if target > 0 {
+			positions[partition] = 0
+			from = append(from, kafka.TopicPartition{Topic: &r.cfg.Topic, Partition: partition, Offset: kafka.OffsetBeginning})
+		}
+	}
+	if len(from) == 0 {
+		return nil
+	}
+	if err := r.consumer.Assign(from); err != nil {
+		return fmt.Errorf("read offsets topic %q: %w", r.cfg.Topic, err)
+	}
+	reached := func(partition int32, position int64) {
+		if _, open := positions[partition]; open {
+			positions[partition] = position
+			if position >= targets[partition] {
+				delete(positions, partition)
+			}
+		}
+	}
+	var last error
+	for len(positions) > 0 {
+		if ctx.Err() != nil {
+			return r.late(ctx, positions, targets, last)
+		}
+		switch event := r.consumer.Poll(pollMS).(type) {
+		case *kafka.Message:
+			if event.TopicPartition.Error != nil {
+				return fmt.Errorf("read offsets topic %q, partition %d: %w", r.cfg.Topic, event.TopicPartition.Partition, event.TopicPartition.Error)
+			}
+			if err := r.take(event, store); err != nil {
+				return err
+			}
+			reached(event.TopicPartition.Partition, int64(event.TopicPartition.Offset)+1)
+			last = nil
+		case kafka.PartitionEOF:
+			reached(event.Partition, int64(event.Offset))
+			last = nil
+		case kafka.Error:
+			if err := permanent(event); err != nil {
+				return fmt.Errorf("read offsets topic %q: %w", r.cfg.Topic, err)
+			}
+			last = event
+		}
+	}
+	return nil
+}
+
+// permanent returns the errors that waiting doesn't help with. The group is never used, so what the broker thinks of it doesn't matter.
+func permanent(err kafka.Error) error {
+	switch err.Code() {
+	case kafka.ErrTopicAuthorizationFailed, kafka.ErrUnknownTopicOrPart, kafka.ErrUnknownTopic, kafka.ErrUnknownPartition, kafka.ErrAutoOffsetReset, kafka.ErrAuthentication:
+		return err
+	}
+	if err.IsFatal() {
+		return err
+	}
+	return nil
+}
+
+// late says why the time was too short: an open transaction, unless the client reported something else.
+func (r *reader) late(ctx context.Context, positions, targets map[int32]int64, last error) error {
+	if last != nil {
+		return fmt.Errorf("read offsets topic %q: %w (%w)", r.cfg.Topic, last, context.Cause(ctx))
+	}
+	for partition, position := range positions {
+		return &HeldError{Topic: r.cfg.Topic, Partition: partition, Position: position, Target: targets[partition]}
+	}
+	return context.Cause(ctx)
+}
+
+// take adds one record to the store, where it is this connector's.
+func (r *reader) take(m *kafka.Message, store *Store) error {
+	partition, ours, err := parseKey(m.Key, r.cfg.Connector)
+	if !ours {
+		return nil
+	}
+	if err != nil {
+		// No plugin can ask for such a partition, so nothing starts from nothing because of it.
+		r.cfg.warn("offsets topic %q, partition %d, record %d is left out: %v", r.cfg.Topic, m.TopicPartition.Partition, m.TopicPartition.Offset, err)
+		return nil
+	}
+	offset, damaged := parseValue(m.Value)
+	canonical, err := source.Canonical(partition)
+	if err != nil {
+		return err
+	}
+	next := spelling{key: m.Key, partition: m.TopicPartition.Partition, source: partition, offset: offset, damaged: damaged, at: int64(m.TopicPartition.Offset)}
+	if m.TimestampType != kafka.TimestampNotAvailable {
+		next.timestamp = m.Timestamp.UnixMilli()
+	}
+	store.add(string(canonical), next)
+	return nil
+}
