@@ -149,8 +149,13 @@ func (b *Bed) LaunchRunner(name string, env []string, args ...string) *process.P
 // Start starts the binary with any command. Its sockets are below the bed's own folder.
 func (b *Bed) Start(name string, env []string, args ...string) *process.Process {
 	b.T.Helper()
+	return b.start(name, b.Fencepost, env, args...)
+}
+
+func (b *Bed) start(name, path string, env []string, args ...string) *process.Process {
+	b.T.Helper()
 	log := filepath.Join(b.dir, fmt.Sprintf("%d-%s.log", len(b.processes), strings.ReplaceAll(name, " ", "-")))
-	p, err := process.Start(process.Spec{Name: name, Path: b.Fencepost, Args: args, Env: append([]string{"TMPDIR=" + b.tmp}, env...), Dir: b.dir, Log: log})
+	p, err := process.Start(process.Spec{Name: name, Path: path, Args: args, Env: append([]string{"TMPDIR=" + b.tmp}, env...), Dir: b.dir, Log: log})
 	if err != nil {
 		b.T.Fatal(err)
 	}

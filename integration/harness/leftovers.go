@@ -88,3 +88,16 @@ func (b *Bed) StopAll() {
 	b.NothingRuns()
 	b.NoTransactionOpen()
 }
+
+// StopDev stops a `dev` that is the bed's broker, too.
+func (b *Bed) StopDev() {
+	b.T.Helper()
+	b.NoTransactionOpen()
+	ctx, cancel := context.WithTimeout(b.T.Context(), stopTimeout)
+	defer cancel()
+	dev := b.processes[len(b.processes)-1]
+	if err := dev.Stop(ctx); err != nil || dev.State().ExitCode() != 0 {
+		b.T.Errorf("%s: %v; it ended with %v", dev.Name, err, dev.State())
+	}
+	b.NothingRuns()
+}

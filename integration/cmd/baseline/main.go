@@ -106,8 +106,8 @@ func produce(ctx context.Context, producer *kafka.Producer, o options) error {
 				m.Timestamp = time.UnixMilli(1_700_000_000_000 + int64(n))
 				m.Headers = []kafka.Header{{Key: "source", Value: []byte("generator")}, {Key: "format", Value: []byte("bytes")}}
 			}
-			if err := producer.Produce(&m, nil); err != nil {
-				return fmt.Errorf("produce: %w", err)
+			if err := send(producer, &m); err != nil {
+				return err
 			}
 		}
 		if err := commit(ctx, producer); err != nil {
@@ -115,6 +115,22 @@ func produce(ctx context.Context, producer *kafka.Producer, o options) error {
 		}
 	}
 	return nil
+}
+
+// send produces a record; while the queue is full it waits.
+func send(producer *kafka.Producer, m *kafka.Message) error {
+	for {
+		err := producer.Produce(m, nil)
+		var failed kafka.Error
+		if errors.As(err, &failed) && failed.Code() == kafka.ErrQueueFull {
+			producer.Flush(1)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("produce: %w", err)
+		}
+		return nil
+	}
 }
 
 func commit(ctx context.Context, producer *kafka.Producer) error {

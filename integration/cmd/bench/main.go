@@ -1,0 +1,117 @@
+// Command bench is behind `make bench`: it measures the figures of a runner against a real broker, prints one `name value unit` line a figure, and writes them into a file.
+//
+// Two programs are compared only within one run, alternating, and a ratio is the median of the pairwise ratios: the machine's own ups and downs then hit both alike.
+// A target that is missed is no error; a figure that could not be measured is.
+//
+// load.go has the load and what it costs, latency.go the way from the source to a reader, idle.go the runner that has nothing to do and the start times.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/fencepost-io/fencepost/integration/harness"
+	"github.com/fencepost-io/fencepost/integration/kafka"
+)
+
+// limit is how long all of it may take.
+const limit = 15 * time.Minute
+
+// bench is one run of all figures.
+type bench struct {
+	*session
+	broker   *kafka.Broker
+	binaries *harness.Binaries
+	baseline string // the binary
+	runs     int
+	scale    float64
+	results  results
+}
+
+// part is a group of figures that are measured together.
+type part struct {
+	name    string
+	measure func(*bench)
+}
+
+var parts = []part{
+	{"start", (*bench).start},
+	{"idle", (*bench).idle},
+	{"latency", (*bench).latency},
+	{"cpu_1KiB", func(b *bench) { b.load(load{suffix: "1KiB", size: 1 << 10, records: 600_000, inTxn: 50_000}) }},
+	{"cpu_100B", func(b *bench) { b.load(load{suffix: "100B", size: 100, records: 3_000_000, inTxn: 50_000}) }},
+	{"cpu_full_1KiB", func(b *bench) { b.load(load{suffix: "1KiB_full", size: 1 << 10, records: 500_000, inTxn: 50_000, full: true}) }},
+	{"cpu_full_100B", func(b *bench) { b.load(load{suffix: "100B_full", size: 100, records: 2_000_000, inTxn: 50_000, full: true}) }},
+	{"cpu_small_1KiB", func(b *bench) { b.load(load{suffix: "small_1KiB", size: 1 << 10, records: 200_000, inTxn: 1_000}) }},
+	{"cpu_small_100B", func(b *bench) { b.load(load{suffix: "small_100B", size: 100, records: 400_000, inTxn: 1_000}) }},
+}
+
+func main() {
+	runs := flag.Int("runs", 3, "how often each program of a comparison runs")
+	scale := flag.Float64("scale", 1, "a factor on the number of records")
+	only := flag.String("only", "", "measure only the parts that match this regular `expression`")
+	out := flag.String("out", "bin/bench/results.json", "the `file` of the results")
+	flag.Parse()
+	pattern, err := regexp.Compile(*only)
+	if err == nil {
+		err = measure(*runs, *scale, pattern, *out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func measure(runs int, scale float64, only *regexp.Regexp, out string) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s := newSession(ctx)
+	defer func() { err = errors.Join(err, s.end()) }()
+
+	b := &bench{session: s, runs: runs, scale: scale, results: results{}}
+	if err := s.try(b.prepare); err != nil {
+		return err
+	}
+	var failed []error
+	for _, p := range parts {
+		if !only.MatchString(p.name) {
+			continue
+		}
+		part := s.child()
+		b.session = part
+		err := part.try(func() { p.measure(b) })
+		if err = errors.Join(err, part.end()); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", p.name, err))
+		}
+	}
+	return errors.Join(append(failed, b.results.write(out))...)
+}
+
+// prepare starts the broker and finds the binaries.
+func (b *bench) prepare() {
+	root, err := harness.Root()
+	b.check(err)
+	b.binaries = &harness.Binaries{Fencepost: filepath.Join(root, "bin", "fencepost"), Plugins: filepath.Join(root, "bin", "plugins")}
+	b.baseline = filepath.Join(b.TempDir(), "baseline")
+	harness.BuildPackage(b, "./integration/cmd/baseline", b.baseline)
+	b.broker, err = kafka.Start(b.Context(), kafka.Options{Dir: b.TempDir(), Heap: "1g", Properties: map[string]string{"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"}})
+	b.check(err)
+	b.Cleanup(b.broker.Kill)
+}
+
+// bed is a coordinator with one runner, ready for connectors.
+func (b *bench) bed(cluster string) (*harness.Bed, int) {
+	bed := harness.NewWith(b, cluster, b.broker.Addr, b.binaries)
+	bed.StartCoordinator()
+	return bed, bed.StartRunner("runner", nil).PID()
+}
