@@ -1,0 +1,132 @@
+package task
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencepost-io/fencepost/sdk/go/source"
+)
+
+// Phase is what an attempt is doing.
+type Phase string
+
+// The phases, in the order in which an attempt goes through them.
+const (
+	PhaseFencing      Phase = "fencing the transactional id"
+	PhaseInitialising Phase = "initialising the producer"
+	PhaseConfirming   Phase = "confirming the lease"
+	PhaseLooking      Phase = "looking for hanging transactions"
+	PhaseOffsets      Phase = "reading offsets"
+	PhaseOpening      Phase = "opening the source"
+	PhaseRunning      Phase = "running"
+	PhaseDraining     Phase = "draining"
+)
+
+// Status is how an attempt is doing. Counters begin at 0 with each attempt.
+type Status struct {
+	Phase Phase
+	// Waiting is what the phase waits for, where it is something that should not be: a broker that doesn't answer. Text for users.
+	Waiting string
+	// Records, Bytes and Commits count what is committed; Aborts counts aborts that the plugin asked for; Dropped counts records that a rule left out.
+	Records, Bytes, Commits, Aborts, Dropped uint64
+	// DroppedReason is the last rule that did.
+	DroppedReason string
+	// CaughtUp: the source had nothing more to give, and all that it gave is committed.
+	CaughtUp bool
+	// OpenRecords are in the open transaction, which began at OpenSince; the zero time is none.
+	OpenRecords uint64
+	OpenSince   time.Time
+	// Notices are the plugin's words to people, Metrics its figures. Not changed after the call.
+	Notices []string
+	Metrics []source.Metric
+}
+
+// How often a status is reported.
+const (
+	reportEvery       = time.Second
+	reportUrgentEvery = 100 * time.Millisecond
+)
+
+// reporter hands the newest status on, without ever holding up who changes it.
+type reporter struct {
+	report func(Status)
+	wake   chan struct{} // room for one wake-up: the newest status is all there is to say
+
+	mu     sync.Mutex
+	status Status
+	// said is what was reported last.
+	said  Status
+	dirty bool
+}
+
+func newReporter(report func(Status)) *reporter {
+	return &reporter{report: report, wake: make(chan struct{}, 1)}
+}
+
+// set changes the status.
+func (r *reporter) set(change func(*Status)) {
+	r.mu.Lock()
+	change(&r.status)
+	wake := !r.dirty || urgent(&r.status, &r.said)
+	r.dirty = true
+	r.mu.Unlock()
+	if wake {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *reporter) phase(p Phase) {
+	r.set(func(s *Status) { s.Phase, s.Waiting = p, "" })
+}
+
+// urgent says whether people wait for the difference.
+func urgent(now, said *Status) bool {
+	return now.Phase != said.Phase || now.Waiting != said.Waiting || now.CaughtUp != said.CaughtUp || !slices.Equal(now.Notices, said.Notices)
+}
+
+// run reports until done is closed, and then what is left.
+func (r *reporter) run(done <-chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time
+	for {
+		if wait, pending := r.due(time.Since(last)); pending && wait <= 0 {
+			r.flush()
+			last = time.Now()
+		} else if pending {
+			timer.Reset(wait)
+		}
+		select {
+		case <-r.wake:
+		case <-timer.C:
+		case <-done:
+			r.flush()
+			return
+		}
+	}
+}
+
+// due is how long to wait with the next report.
+func (r *reporter) due(since time.Duration) (wait time.Duration, pending bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	every := reportEvery
+	if urgent(&r.status, &r.said) {
+		every = reportUrgentEvery
+	}
+	return every - since, r.dirty
+}
+
+func (r *reporter) flush() {
+	r.mu.Lock()
+	s, dirty := r.status, r.dirty
+	r.said, r.dirty = s, false
+	r.mu.Unlock()
+	if dirty {
+		r.report(s)
+	}
+}
