@@ -238,6 +238,17 @@ func (b *bed) grant(p *peer, l lease.Lease) {
 	}
 }
 
+// plan gives the session a plan.
+func (b *bed) plan(p *peer, ref session.PlanRef) {
+	b.t.Helper()
+	p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StartPlan{StartPlan: &runnerv1.StartPlan{
+		Plan: &runnerv1.PlanRef{Connector: ref.Connector, Incarnation: ref.Incarnation, PlanEpoch: ref.Epoch}, TasksMax: 1,
+	}}})
+	if s, ok := b.event().(*session.StartPlan); !ok || s.Plan != ref {
+		b.t.Fatalf("no StartPlan of %+v", ref)
+	}
+}
+
 func (b *bed) event() session.Event {
 	b.t.Helper()
 	select {

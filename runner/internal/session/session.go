@@ -150,13 +150,10 @@ func (s *Session) Ended(l lease.Lease, clean bool, reason string) {
 	s.box.addEnded(l, clean, reason)
 }
 
-// PlanResult sends a plan's newest result, and sends it again on each new stream for as long as the plan is held.
+// PlanResult sends a plan's newest result, and sends it again on each new stream for as long as the plan is held. A plan is held from its StartPlan on.
 func (s *Session) PlanResult(r PlanResult) { s.box.setPlan(r) }
 
-// HoldPlan notes that a plan is held, and DropPlan that it isn't any more.
-func (s *Session) HoldPlan(p PlanRef) { s.box.holdPlan(p) }
-
-// DropPlan is the end of HoldPlan.
+// DropPlan notes that a plan isn't held any more.
 func (s *Session) DropPlan(p PlanRef) { s.box.dropPlan(p) }
 
 // Draining tells the coordinator, in this and later streams, that the runner will stop.

@@ -27,8 +27,7 @@ func TestHelloNamesEverythingHeld(t *testing.T) {
 		other.Task = 2
 		b.grant(p, orders)
 		b.grant(p, other)
-		plan := session.PlanRef{Connector: "orders", Incarnation: "i1", Epoch: 3}
-		b.session.HoldPlan(plan)
+		b.plan(p, session.PlanRef{Connector: "orders", Incarnation: "i1", Epoch: 3})
 		b.session.Ended(other, true, "over")
 		p.end <- status.Error(codes.Unavailable, "going")
 		_, hello = b.welcome("c1")
@@ -388,8 +387,8 @@ func TestAPlansResultIsSentAgainWhileThePlanIsHeld(t *testing.T) {
 	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
 		plan := session.PlanRef{Connector: "orders", Epoch: 1}
 		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "not held: nothing"})
-		b.session.HoldPlan(plan)
 		p, _ := b.welcome("c1")
+		b.plan(p, plan)
 		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "first"})
 		if r := until(p, true, (*runnerv1.SessionRequest).GetPlanResult); r.GetError() != "first" || r.GetTaskSet() != nil {
 			t.Fatal(r)

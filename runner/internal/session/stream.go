@@ -25,7 +25,7 @@ type stream struct {
 	rpc    grpc.BidiStreamingClient[runnerv1.SessionRequest, runnerv1.SessionResponse]
 	number uint64
 	// stop is done when the runner goes; what waits is then sent before the stream ends.
-	stop context.Context //nolint:containedctx // It is a signal beside the stream's own context, and lives as long as this value.
+	stop context.Context
 
 	welcomed  chan struct{} // Closed by the receiver.
 	heartbeat time.Duration // Set before welcomed is closed.
@@ -118,6 +118,10 @@ func (st *stream) take(m *runnerv1.SessionResponse) error {
 	}
 	if event == nil {
 		return nil // A message of a later version.
+	}
+	if p, ok := event.(*StartPlan); ok {
+		// Held from here on, as a lease is: a stream that ends before the supervisor has come to it must not make the coordinator start the plan elsewhere.
+		st.s.box.holdPlan(p.Plan)
 	}
 	return st.s.cfg.Deliver(event)
 }

@@ -18,7 +18,6 @@ const (
 	boundaryInterval = "transaction.boundary.interval.ms"
 	pluginSHA256     = "plugin.sha256"
 	offsetsTopic     = "offsets.storage.topic"
-	overridePrefix   = "producer.override."
 	transactionTime  = "transaction.timeout.ms"
 )
 
@@ -29,6 +28,8 @@ const (
 	KeyPluginVersion  = "plugin.version"
 	KeyBoundary       = "transaction.boundary"
 	KeyExactlyOnce    = "exactly.once.support"
+	// OverridePrefix stands before the keys of the producer's client.
+	OverridePrefix = "producer.override."
 )
 
 // The limits of the keys.

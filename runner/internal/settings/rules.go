@@ -50,7 +50,7 @@ func (p *parser) overrides() {
 	s.ProducerOverrides = map[string]string{}
 	s.TransactionTimeout = defaultTxnTime
 	for full, v := range p.config {
-		key, found := strings.CutPrefix(full, overridePrefix)
+		key, found := strings.CutPrefix(full, OverridePrefix)
 		if !found {
 			continue
 		}
@@ -68,8 +68,8 @@ func (p *parser) overrides() {
 	}
 	for _, key := range []string{"message.timeout.ms", "delivery.timeout.ms"} {
 		if v, given := s.ProducerOverrides[key]; given {
-			if d := p.duration(overridePrefix+key, v, s.TransactionTimeout); d > s.TransactionTimeout {
-				p.problem(overridePrefix+key, fmt.Sprintf("is longer than the transaction time-out of %s", s.TransactionTimeout), "at most "+overridePrefix+transactionTime)
+			if d := p.duration(OverridePrefix+key, v, s.TransactionTimeout); d > s.TransactionTimeout {
+				p.problem(OverridePrefix+key, fmt.Sprintf("is longer than the transaction time-out of %s", s.TransactionTimeout), "at most "+OverridePrefix+transactionTime)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (p *parser) boundaryFits() {
 	}
 	if open > p.settings.TransactionTimeout/2 && !p.hasProblem(key) {
 		p.problem(key, fmt.Sprintf("is %d, more than half of the transaction time-out of %d ms", open.Milliseconds(), p.settings.TransactionTimeout.Milliseconds()),
-			fmt.Sprintf("at most %d, or a longer %s%s", p.settings.TransactionTimeout.Milliseconds()/2, overridePrefix, transactionTime))
+			fmt.Sprintf("at most %d, or a longer %s%s", p.settings.TransactionTimeout.Milliseconds()/2, OverridePrefix, transactionTime))
 	}
 }
 

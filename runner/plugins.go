@@ -1,0 +1,172 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencepost-io/fencepost/runner/internal/pluginhost"
+	"github.com/fencepost-io/fencepost/runner/internal/settings"
+	"github.com/fencepost-io/fencepost/runner/internal/supervisor"
+	"github.com/fencepost-io/fencepost/sdk/go/source"
+)
+
+const (
+	// redialPlugins is how often a plugin at an address is tried that doesn't answer, and dialTimeout how long a try may take.
+	redialPlugins = 5 * time.Second
+	dialTimeout   = 15 * time.Second
+)
+
+// scheme marks the path of a plugin at an address.
+const scheme = "grpc://"
+
+// plugins are those of one runner: files, and addresses.
+type plugins struct {
+	host *pluginhost.Host
+	cfg  *Config
+
+	mu     sync.Mutex
+	found  []Plugin
+	broken []Broken
+	// silent are the names of addresses that haven't answered, each with its reason.
+	silent map[string]string
+}
+
+func newPlugins(host *pluginhost.Host, cfg *Config) *plugins {
+	return &plugins{host: host, cfg: cfg, silent: map[string]string{}}
+}
+
+// discover asks every plugin what it is.
+func (p *plugins) discover(ctx context.Context) {
+	found, broken := p.host.Discover(ctx, p.cfg.PluginPath)
+	p.mu.Lock()
+	p.found, p.broken = found, broken
+	for name := range p.cfg.PluginAddresses {
+		p.silent[name] = "it hasn't been tried"
+	}
+	p.mu.Unlock()
+	p.dialSilent(ctx)
+	for _, b := range p.brokenNow() {
+		p.cfg.Logger.Warn("plugin doesn't work", "path", b.Path, "reason", b.Reason)
+	}
+}
+
+// watch tries addresses again that didn't answer, since a sidecar may start later than its runner. It calls changed when one does.
+func (p *plugins) watch(ctx context.Context, changed func()) {
+	for ctx.Err() == nil && p.anySilent() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(redialPlugins):
+		}
+		if p.dialSilent(ctx) {
+			changed()
+		}
+	}
+}
+
+func (p *plugins) anySilent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.silent) > 0
+}
+
+// dialSilent tries every address that hasn't answered, and says whether one does now.
+func (p *plugins) dialSilent(ctx context.Context) bool {
+	p.mu.Lock()
+	names := slices.Sorted(maps.Keys(p.silent))
+	p.mu.Unlock()
+	any := false
+	for _, name := range names {
+		d, err := p.dial(ctx, name)
+		p.mu.Lock()
+		if err != nil {
+			p.silent[name] = err.Error()
+		} else {
+			delete(p.silent, name)
+			p.found = append(p.found, Plugin{Description: d, Path: scheme + p.cfg.PluginAddresses[name]})
+			any = true
+		}
+		p.mu.Unlock()
+	}
+	return any
+}
+
+// dial asks a plugin at an address what it is.
+func (p *plugins) dial(ctx context.Context, name string) (*source.Description, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	proc, err := p.host.Dial(ctx, p.cfg.PluginAddresses[name], p.cfg.TLS)
+	if err != nil {
+		return nil, err
+	}
+	defer proc.Kill() // It lets go of the connection; the process is somebody else's.
+	d, err := proc.Plugin().Describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if d.Name != name {
+		return nil, fmt.Errorf("it is plugin %q, not %q", d.Name, name)
+	}
+	return d, nil
+}
+
+// all tells what works and what doesn't.
+func (p *plugins) all() (found []Plugin, broken []Broken) {
+	broken = p.brokenNow()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.found), broken
+}
+
+func (p *plugins) brokenNow() []Broken {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	broken := slices.Clone(p.broken)
+	for _, name := range slices.Sorted(maps.Keys(p.silent)) {
+		broken = append(broken, Broken{Path: scheme + p.cfg.PluginAddresses[name], Reason: p.silent[name]})
+	}
+	return broken
+}
+
+// start starts a plugin's process, or connects to its address.
+func (p *plugins) start(ctx context.Context, plugin supervisor.Plugin, label string) (supervisor.Process, error) {
+	if strings.HasPrefix(plugin.Path, scheme) {
+		proc, err := p.host.Dial(ctx, plugin.Path, p.cfg.TLS)
+		if err != nil {
+			return nil, err // A nil *Process would be a Process that isn't nil.
+		}
+		return proc, nil
+	}
+	proc, err := p.host.Start(ctx, pluginhost.Spec{Path: plugin.Path, SHA256: plugin.SHA256, Label: label})
+	if err != nil {
+		return nil, err
+	}
+	return proc, nil
+}
+
+// toSupervisor says the same in the supervisor's words.
+func toSupervisor(found []Plugin) []supervisor.Plugin {
+	var out []supervisor.Plugin
+	for _, p := range found {
+		out = append(out, supervisor.Plugin{Description: p.Description, Path: p.Path, SHA256: p.SHA256})
+	}
+	return out
+}
+
+// brokenProblems adds, where a configuration's plugin is missing, those that are there and don't work: one of them may be it.
+func brokenProblems(config map[string]string, problems []source.Problem, broken []Broken) []source.Problem {
+	missing := slices.ContainsFunc(problems, func(p source.Problem) bool { return p.Key == settings.KeyConnectorClass })
+	if !missing || config[settings.KeyConnectorClass] == "" {
+		return nil
+	}
+	var more []source.Problem
+	for _, b := range broken {
+		more = append(more, source.Problem{Key: settings.KeyConnectorClass, Message: fmt.Sprintf("%s doesn't work as a plugin: %s", b.Path, b.Reason), Warning: true})
+	}
+	return more
+}
