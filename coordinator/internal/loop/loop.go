@@ -77,6 +77,7 @@ type Loop struct {
 // item is an event, with where its answer goes if it is an operation; or a look at the State.
 type item struct {
 	event  state.Event
+	id     uint64 // of the operation that answer is for
 	answer chan<- state.Reply
 	look   func(*state.State)
 	looked chan<- struct{}
@@ -119,7 +120,7 @@ func (l *Loop) enqueue(ctx context.Context, i item) error {
 func (l *Loop) Do(ctx context.Context, op state.Op) (state.Result, error) {
 	id := l.asks.Add(1)
 	answer := make(chan state.Reply, 1) // one answer at most, which nobody may be waiting for any more
-	if err := l.enqueue(ctx, item{event: state.Asked{ID: id, Op: op}, answer: answer}); err != nil {
+	if err := l.enqueue(ctx, item{event: state.Asked{ID: id, Op: op}, id: id, answer: answer}); err != nil {
 		return state.Result{}, err
 	}
 	select {

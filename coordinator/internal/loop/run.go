@@ -24,18 +24,23 @@ func (l *Loop) Run(ctx context.Context, shell Shell) error {
 	}
 	timer := time.NewTimer(tickEvery)
 	defer timer.Stop()
+	ticked := time.Now()
 	for {
-		timer.Reset(l.untilTick())
+		due := l.nextTick(ticked)
+		timer.Reset(time.Until(due))
 		var taken []item
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-			taken = append(taken, item{event: state.Tick{}})
 		case i := <-l.queue:
-			taken = append(taken, i)
+			taken = l.more(append(taken, i))
 		}
-		if err := l.act(ctx, l.more(taken)); err != nil {
+		if !time.Now().Before(due) { // also where events come without end
+			taken = append(taken, item{event: state.Tick{}})
+			ticked = time.Now()
+		}
+		if err := l.act(ctx, taken); err != nil {
 			return stopped(ctx, err)
 		}
 	}
@@ -49,13 +54,16 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// untilTick is how long nothing waits for the time to pass. An idle coordinator wakes for nothing.
-func (l *Loop) untilTick() time.Duration {
+// nextTick is when deadlines are to be looked at next. An idle coordinator wakes for nothing.
+func (l *Loop) nextTick(last time.Time) time.Time {
 	at, waits := l.state.Wake()
 	if !waits {
-		return time.Hour
+		return time.Now().Add(time.Hour)
 	}
-	return max(time.Until(at), tickEvery)
+	if soonest := last.Add(tickEvery); at.Before(soonest) {
+		return soonest
+	}
+	return at
 }
 
 // more takes what else is waiting.
@@ -81,7 +89,7 @@ func (l *Loop) act(ctx context.Context, taken []item) error {
 			continue
 		}
 		if i.answer != nil {
-			l.asked[i.event.(state.Asked).ID] = i.answer
+			l.asked[i.id] = i.answer
 		}
 		if gone, ok := i.event.(state.GaveUp); ok {
 			delete(l.asked, gone.ID)

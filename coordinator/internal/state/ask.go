@@ -178,12 +178,12 @@ func (s *State) aim(id uint64, c *connector, target Target) {
 	change := Unchanged
 	if c.Target != target {
 		for _, w := range c.waits {
-			s.refuse(w.id, &Error{Code: CodeSuperseded, Text: fmt.Sprintf("connector %q is to be %s since", c.name, target)})
+			s.refuse(w.id, &Error{Code: CodeSuperseded, Text: fmt.Sprintf("connector %q is set to be %s now", c.name, target)})
 		}
 		c.waits = nil
 		c.Target, change = target, Changed
 		s.putConnector(c)
-		s.happen(c, "is to be %s", target)
+		s.happen(c, "target is %s", target)
 	}
 	s.reply(id, c, Result{Change: change})
 }
@@ -198,7 +198,7 @@ func (s *State) restart(id uint64, c *connector, op Restart) {
 		s.refuse(id, &Error{Code: CodeRefused, Text: fmt.Sprintf("connector %q is %s", c.name, c.Target), Hint: "resume it"})
 		return
 	case op.Task != nil && *op.Task >= c.Tasks:
-		s.refuse(id, &Error{Code: CodeNotFound, Text: fmt.Sprintf("connector %q has no task %d, it has %d tasks", c.name, *op.Task, c.Tasks)})
+		s.refuse(id, &Error{Code: CodeNotFound, Text: fmt.Sprintf("connector %q has no task %d, it has %s", c.name, *op.Task, many(int(c.Tasks), "task"))})
 		return
 	}
 	count := 0
@@ -209,11 +209,11 @@ func (s *State) restart(id uint64, c *connector, op Restart) {
 	}
 	if op.Task == nil {
 		c.retry = time.Time{}
-		if c.planner.gaveUp {
+		if c.planner.stuck {
 			s.stopPlan(c)
 		}
 	}
-	s.happen(c, "%d tasks restarted", count)
+	s.happen(c, "%s restarted", many(count, "task"))
 	s.reply(id, c, Result{Change: Changed, Restarted: count})
 }
 
@@ -228,6 +228,8 @@ func (s *State) restartTask(c *connector, task uint32, onlyFailed bool) int {
 	if l := c.leases[task]; l != nil {
 		l.free = true
 		s.revoke(l, !failed, "the task is restarted")
+	} else {
+		s.freeClaims(c, task)
 	}
 	return 1
 }

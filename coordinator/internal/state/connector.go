@@ -131,6 +131,14 @@ func (s *State) happen(c *connector, format string, args ...any) {
 	s.emit(h)
 }
 
+// many counts things for people.
+func many(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // clip bounds a text that others wrote.
 func clip(text string, limit int) string {
 	if len(text) <= limit {

@@ -34,7 +34,7 @@ type SessionOpened struct {
 	Hello *runnerv1.Hello
 }
 
-// SessionClosed says that a stream has ended or was silent for too long; also after a CloseSession of our own, where it changes nothing.
+// SessionClosed says that a stream has ended or was silent for too long; it follows every CloseSession, too. One for a session that was never welcomed, or was replaced, changes nothing.
 type SessionClosed struct {
 	Session SessionID
 	Reason  string

@@ -174,12 +174,7 @@ func (s *State) end(c *connector, l *lease) {
 	delete(c.statuses, l.Task)
 	s.put(taskKey(keyLease, c.name, l.Task), nil)
 	if l.free {
-		for _, hash := range sorted(c.claimed) {
-			if c.claimed[hash].Task == l.Task {
-				delete(c.claimed, hash)
-				s.put(keyClaim+c.name+"/"+hash, nil)
-			}
-		}
+		s.freeClaims(c, l.Task)
 	}
 	s.touch(c)
 }
@@ -194,7 +189,6 @@ func (s *State) forfeit(l *lease, reason string) {
 	s.unhold(l)
 	s.putLease(l)
 	delete(c.statuses, l.Task)
-	s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
 	s.happen(c, "task %d lost by %s: %s", l.Task, l.Runner, reason)
 	s.touch(c)
 }
@@ -212,14 +206,18 @@ func (s *State) lose(name, process, reason string) {
 }
 
 // overdue takes back a lease that has run out, or whose task didn't end in time.
-func (s *State) overdue(c *connector, l *lease) {
+func (s *State) overdue(l *lease) {
+	var reason string
 	switch {
-	case l.State == leaseLost:
-	case s.due(l.expires):
-		s.forfeit(l, "its lease ran out")
+	case l.State != leaseLost && s.due(l.expires):
+		reason = "its lease ran out"
 	case l.State == leaseRevoked && s.due(l.deadline):
-		s.forfeit(l, fmt.Sprintf("it didn't end within %s after %s", s.options.Drain, l.Reason))
+		reason = fmt.Sprintf("it didn't end within %s (%s)", s.options.Drain, l.Reason)
+	default:
+		return
 	}
+	s.forfeit(l, reason)
+	s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
 }
 
 // drainNext moves the next task of a runner that wants to go, one at a time.

@@ -14,9 +14,9 @@ import (
 type plannerState struct {
 	// gone is when another runner gets the plan, where the one that has it isn't connected.
 	gone time.Time
-	// trouble is what went wrong last; gaveUp says that the runner doesn't try again by itself.
+	// trouble is what went wrong last; stuck says that nothing more comes of itself: the runner gave up, or its task set was refused.
 	trouble string
-	gaveUp  bool
+	stuck   bool
 }
 
 // plan makes exactly the connectors that run have a plan, each on a connected runner with its plugin.
@@ -121,20 +121,20 @@ func (s *State) planResult(r *runner, m *runnerv1.PlanResult) {
 		return
 	}
 	if m.GetTaskSet() == nil {
-		c.planner.trouble, c.planner.gaveUp = clip(m.GetError(), 4000), m.GetFailed()
+		c.planner.trouble, c.planner.stuck = clip(m.GetError(), 4000), m.GetFailed()
 		s.happen(c, "planning failed: %s", m.GetError())
 		return
 	}
 	tasks, err := c.checkTasks(m.GetTaskSet())
 	if err != nil {
-		c.planner.trouble = err.Error()
+		c.planner.trouble, c.planner.stuck = err.Error(), true
 		s.happen(c, "task set refused: %v", err)
 		s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_TaskSetRefused{TaskSetRefused: &runnerv1.TaskSetRefused{
 			Plan: m.GetPlan(), Version: m.GetTaskSet().GetVersion(), Reason: err.Error(),
 		}}})
 		return
 	}
-	c.planner.trouble, c.planner.gaveUp = "", false
+	c.planner.trouble, c.planner.stuck = "", false
 	if c.Filled && slices.EqualFunc(c.tasks, tasks, TaskSpec.equal) {
 		return // an equal plan is no new generation
 	}
@@ -155,13 +155,13 @@ func (s *State) fill(c *connector, tasks []TaskSpec) {
 		c.IDs = c.Tasks
 		s.putName(c)
 	}
-	s.happen(c, "generation %d has %d tasks", c.Generation, len(tasks))
+	s.happen(c, "generation %d has %s", c.Generation, many(len(tasks), "task"))
 }
 
 // checkTasks reads a task set. The error is for the plugin's author and for users.
 func (c *connector) checkTasks(set *pluginv1.TaskSet) ([]TaskSpec, error) {
 	if n := len(set.GetTasks()); n > int(c.settings.tasksMax) {
-		return nil, fmt.Errorf("the plan has %d tasks, tasks.max is %d", n, c.settings.tasksMax)
+		return nil, fmt.Errorf("the plan has %s, tasks.max is %d", many(n, "task"), c.settings.tasksMax)
 	}
 	tasks := make([]TaskSpec, 0, len(set.GetTasks()))
 	for i, t := range set.GetTasks() {

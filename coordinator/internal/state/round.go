@@ -39,12 +39,13 @@ func (s *State) fence(c *connector) {
 			tasks = append(tasks, task)
 		}
 	}
-	s.rounds++
-	c.round = &round{seq: s.rounds, generation: c.Generation, full: full, tasks: tasks}
+	c.round = &round{generation: c.Generation, full: full, tasks: tasks}
 	if len(tasks) == 0 {
 		s.fencedAll(c)
 		return
 	}
+	s.rounds++
+	c.round.seq = s.rounds
 	start := StartRound{Connector: c.name, Incarnation: c.Incarnation, Generation: c.Generation, Seq: c.round.seq, Tasks: tasks}
 	for _, task := range tasks {
 		start.IDs = append(start.IDs, names.TransactionalID(s.options.Cluster, c.name, task))
@@ -58,7 +59,7 @@ func (s *State) roundDone(e RoundDone) {
 		return
 	}
 	s.decided(c, e.Decisions)
-	s.happen(c, "%d transactional ids fenced for generation %d", len(c.round.tasks), c.Generation)
+	s.happen(c, "%s fenced for generation %d", many(len(c.round.tasks), "transactional id"), c.Generation)
 	s.fencedAll(c)
 	s.touch(c)
 }

@@ -114,21 +114,21 @@ func (s *State) progress(c *connector) string {
 	}
 	ending := 0
 	for _, l := range c.leases {
-		if l.State != leaseLost {
+		if l.State == leaseRevoked {
 			ending++
 		}
 	}
 	switch {
 	case ending > 0:
-		return fmt.Sprintf("%d tasks are ending", ending)
+		return "waiting for " + many(ending, "task") + " to end"
 	case c.round != nil:
-		return fmt.Sprintf("%d transactional ids are being fenced", len(c.round.tasks))
+		return "fencing " + many(len(c.round.tasks), "transactional id")
 	}
 	return ""
 }
 
 func (s *State) planning(c *connector) (state, message string) {
-	if c.planner.gaveUp {
+	if c.planner.stuck {
 		return taskFailed, c.planner.trouble
 	}
 	if c.Planner == "" {

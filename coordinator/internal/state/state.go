@@ -173,6 +173,9 @@ func (s *State) takeOver() {
 
 // tick takes back what has run out, and touches every connector that a deadline concerns.
 func (s *State) tick() {
+	if late := s.now.Sub(s.wake); !s.wake.IsZero() && late > s.options.Heartbeat {
+		s.postpone()
+	}
 	s.wake = time.Time{}
 	for _, name := range sorted(s.runners) {
 		if r := s.runners[name]; r.session == 0 && !s.now.Before(r.grace) {
@@ -183,7 +186,7 @@ func (s *State) tick() {
 	for _, name := range sorted(s.connectors) {
 		c := s.connectors[name]
 		for _, task := range sorted(c.leases) {
-			s.overdue(c, c.leases[task])
+			s.overdue(c.leases[task])
 		}
 		if s.due(c.planner.gone) || s.due(s.settled) {
 			s.touch(c)
@@ -201,6 +204,24 @@ func (s *State) tick() {
 	}
 	if s.due(s.settled) {
 		s.settled = time.Time{}
+	}
+}
+
+// postpone gives runners the time to be heard. A Tick that comes late means that this coordinator was held up, by a slow transaction for example, and that their heartbeats may still be waiting to be taken. To take a
+// lease back later than promised harms nobody.
+func (s *State) postpone() {
+	until := s.now.Add(2 * s.options.Heartbeat)
+	for _, leases := range s.held {
+		for l := range leases {
+			if l.expires.Before(until) {
+				l.expires = until
+			}
+		}
+	}
+	for _, r := range s.runners {
+		if r.session == 0 && r.grace.Before(s.now.Add(s.options.Reconnect)) {
+			r.grace = s.now.Add(s.options.Reconnect)
+		}
 	}
 }
 

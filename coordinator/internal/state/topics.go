@@ -108,6 +108,16 @@ func (s *State) claim(c *connector, task uint32, partitions [][]byte) (conflict 
 	return ""
 }
 
+// freeClaims gives up what a task has claimed while running. Only for a task that can't write any more: another one reads the partition on from where it was left.
+func (s *State) freeClaims(c *connector, task uint32) {
+	for _, hash := range sorted(c.claimed) {
+		if c.claimed[hash].Task == task {
+			delete(c.claimed, hash)
+			s.put(keyClaim+c.name+"/"+hash, nil)
+		}
+	}
+}
+
 // ownerOf says which task a partition belongs to, by the plan or by what was claimed since.
 func (c *connector) ownerOf(partition []byte) (uint32, bool) {
 	if task, ok := c.claims.owner(partition); ok {
