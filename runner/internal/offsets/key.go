@@ -11,18 +11,23 @@ import (
 
 // parseKey takes a record's key apart. ours is false for keys of other connectors and for what is no such key at all; an error is a key of this connector that names no source partition.
 func parseKey(key []byte, connector string) (partition source.JSON, ours bool, err error) {
-	var parts []json.RawMessage
-	if json.Unmarshal(key, &parts) != nil || len(parts) != 2 {
+	name, partition, ok := splitKey(key)
+	if !ok || name != connector {
 		return nil, false, nil
 	}
-	var name string
-	if json.Unmarshal(parts[0], &name) != nil || name != connector {
-		return nil, false, nil
-	}
-	if _, err := source.Canonical(source.JSON(parts[1])); err != nil {
+	if _, err := source.Canonical(partition); err != nil {
 		return nil, true, fmt.Errorf("its source partition %w", err)
 	}
-	return source.JSON(parts[1]), true, nil
+	return partition, true, nil
+}
+
+// splitKey wants an array of a text and one more value.
+func splitKey(key []byte) (connector string, partition source.JSON, ok bool) {
+	var parts []json.RawMessage
+	if json.Unmarshal(key, &parts) != nil || len(parts) != 2 || json.Unmarshal(parts[0], &connector) != nil {
+		return "", nil, false
+	}
+	return connector, source.JSON(parts[1]), true
 }
 
 // parseValue returns the offset of a record's value; nil for a tombstone, which Kafka Connect may also write as JSON's null.

@@ -93,7 +93,7 @@ func open(cfg *Config) (*reader, error) {
 	}
 	admin, err := kafka.NewAdminClientFromConsumer(consumer)
 	if err != nil {
-		consumer.Close()
+		_ = consumer.Close()
 		return nil, fmt.Errorf("client for offsets topic %q: %w", cfg.Topic, err)
 	}
 	return &reader{cfg: cfg, consumer: consumer, admin: admin}, nil

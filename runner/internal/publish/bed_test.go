@@ -23,7 +23,7 @@ type bed struct {
 	admin  *kadm.Client
 }
 
-func newBed(t *testing.T, addr string) *bed {
+func newBed(t testing.TB, addr string) *bed {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *bed) topic(t *testing.T, partitions int32, config map[string]string) st
 	return b.namedTopic(t, fmt.Sprintf("t%d", time.Now().UnixNano()), partitions, config)
 }
 
-func (b *bed) namedTopic(t *testing.T, name string, partitions int32, config map[string]string) string {
+func (b *bed) namedTopic(t testing.TB, name string, partitions int32, config map[string]string) string {
 	t.Helper()
 	configs := map[string]*string{}
 	for key, value := range config {
