@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -13,6 +14,9 @@ import (
 
 // leaderKey is the record that a leader's first write carries.
 const leaderKey = "meta/leader"
+
+// metadataMinAge is how soon a topic that is just being created is looked for again.
+const metadataMinAge = 250 * time.Millisecond
 
 // leaderVersion is the version of its form.
 const leaderVersion = 1
@@ -35,7 +39,8 @@ func leaderRecord(address string) state.Record {
 	return state.Record{Key: leaderKey, Value: body}
 }
 
-// Follow reads the log as it grows, for Leader, until ctx ends; then it returns nil. It calls changed with each new leader's address, from the goroutine that called Follow.
+// Follow reads the log as it grows, for Leader, until ctx ends; then it returns nil. It calls changed with each new leader's address, though not with those that were
+// followed by another at once, from the goroutine that called Follow.
 func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 	client, err := l.config.Settings.NewClient(l.consumer()...)
 	if err != nil {
@@ -49,20 +54,25 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 		}
 		// Errors are those of a broker or topic that isn't there yet; the client goes on by itself.
 		fetches.EachError(func(_ string, _ int32, err error) { l.log.Debug("following the config log", "error", err) })
-		fetches.EachRecord(func(r *kgo.Record) {
-			if string(r.Key) != leaderKey || r.Attrs.IsControl() {
-				return
-			}
-			var value leaderValue
-			if err := json.Unmarshal(r.Value, &value); err != nil || value.V != leaderVersion {
-				l.log.Warn("the config log names its leader in a form that isn't known here", "offset", r.Offset, "error", err)
-				return
-			}
-			if l.leader.Swap(value.B.Address) != value.B.Address {
-				changed(value.B.Address)
-			}
-		})
+		before := l.Leader()
+		fetches.EachRecord(l.note)
+		if after := l.Leader(); after != before {
+			changed(after)
+		}
 	}
+}
+
+// note keeps what a record says of the leader.
+func (l *Log) note(r *kgo.Record) {
+	if string(r.Key) != leaderKey || r.Attrs.IsControl() {
+		return
+	}
+	var value leaderValue
+	if err := json.Unmarshal(r.Value, &value); err != nil || value.V != leaderVersion {
+		l.log.Warn("the config log names its leader in a form that isn't known here", "offset", r.Offset, "error", err)
+		return
+	}
+	l.leader.Store(value.B.Address)
 }
 
 // consumer reads the whole log, committed transactions only. Control records show how far a read has come where the last transaction was aborted.
@@ -70,6 +80,7 @@ func (l *Log) consumer() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {partition: kgo.NewOffset().AtStart()}}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+		kgo.MetadataMinAge(metadataMinAge),
 	}
 }
 

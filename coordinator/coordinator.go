@@ -1,0 +1,127 @@
+// Package coordinator is the program that owns connectors: their configurations, generations and leases, and the fencing of their transactional ids.
+//
+// Any number of coordinators may run for one cluster. Each serves gRPC at once; one leads, and the others name it. This package is wiring only: what a leader decides is in internal/state, which internal/loop carries out;
+// who leads is internal/configlog's; internal/fence takes ids, internal/sessions speaks to runners and internal/control to users.
+//
+// A coordinator that leads and loses the log throws away all that it knew, and stands for election again (I7). It never sees a record.
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/health"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/configlog"
+	"github.com/fencepost-io/fencepost/coordinator/internal/control"
+	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
+	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
+	"github.com/fencepost-io/fencepost/coordinator/internal/names"
+	"github.com/fencepost-io/fencepost/coordinator/internal/sessions"
+)
+
+// Config of a Coordinator.
+type Config struct {
+	// Cluster is the name of the cluster of coordinators and runners: 1 to 40 of [a-z0-9-]. Default "fencepost".
+	Cluster string
+	// Bootstrap is the Kafka brokers: HOST:PORT, several separated by commas.
+	Bootstrap string
+	// Kafka has librdkafka's keys for security.protocol, sasl.* and ssl.*; other keys are refused. A map[string]string may be assigned.
+	Kafka kafkaclient.Map
+	// Listener is where gRPC is served. Run closes it.
+	Listener net.Listener
+	// Advertise is the address that clients, runners and other coordinators are told. Default: the listener's.
+	Advertise string
+	// LeaseTTL is how long a runner's lease lasts without a renewal. Default 10 s.
+	LeaseTTL time.Duration
+	// SessionTimeout is how long the election waits for a coordinator that is silent; not below the broker's group.min.session.timeout.ms. Default 6 s.
+	SessionTimeout time.Duration
+	// TLS, where set, is what gRPC is served with.
+	TLS *tls.Config
+	// Logger. Default: none.
+	Logger hclog.Logger
+	// Version is this program's, for people.
+	Version string
+}
+
+// Coordinator is one coordinator of a cluster.
+type Coordinator struct {
+	config   Config
+	log      hclog.Logger
+	settings *kafkaclient.Settings
+	leading  chan struct{}
+	led      sync.Once // closes leading
+
+	health   *health.Server
+	control  *control.Server
+	sessions *sessions.Server
+
+	// Closed by Run.
+	client *kgo.Client
+	fencer *fence.Fencer
+	store  *configlog.Log
+}
+
+// New makes a Coordinator and asks nobody for anything. The error has every mistake of the configuration, a line each, with its key.
+func New(config Config) (*Coordinator, error) {
+	config.Cluster = cmp.Or(config.Cluster, "fencepost")
+	config.LeaseTTL = cmp.Or(config.LeaseTTL, 10*time.Second)
+	config.SessionTimeout = cmp.Or(config.SessionTimeout, 6*time.Second)
+	if config.Logger == nil {
+		config.Logger = hclog.NewNullLogger()
+	}
+	var problems []error
+	if wrong := names.CheckCluster(config.Cluster); wrong != "" {
+		problems = append(problems, fmt.Errorf("cluster: %s", wrong))
+	}
+	if config.Listener == nil {
+		problems = append(problems, errors.New("listen: no address is given"))
+	} else {
+		config.Advertise = cmp.Or(config.Advertise, config.Listener.Addr().String())
+	}
+	settings, err := kafkaclient.Parse(config.Bootstrap, config.Kafka)
+	if err := errors.Join(append(problems, err)...); err != nil {
+		return nil, err
+	}
+	c := &Coordinator{config: config, log: config.Logger, settings: settings, leading: make(chan struct{}), health: health.NewServer()}
+	if c.client, err = settings.NewClient(); err != nil {
+		return nil, err
+	}
+	direct := kafkaclient.NewDirect(c.client)
+	c.fencer = fence.New(fence.Config{Direct: direct, Logger: c.log.Named("fence")})
+	c.store = configlog.New(configlog.Config{
+		Cluster: config.Cluster, Address: config.Advertise, Settings: settings, Direct: direct, Fencer: c.fencer, SessionTimeout: config.SessionTimeout, Logger: c.log.Named("configlog"),
+	})
+	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.store.Leader})
+	c.sessions = sessions.New(sessions.Config{Leader: c.store.Leader, Logger: config.Logger.Named("sessions")})
+	return c, nil
+}
+
+// Leading is closed when this coordinator leads for the first time.
+func (c *Coordinator) Leading() <-chan struct{} { return c.leading }
+
+// Run serves, stands for election and leads, until ctx ends; then it leaves the election at once and returns nil. It is called once. A broker that isn't there is waited for.
+func (c *Coordinator) Run(ctx context.Context) error {
+	defer c.client.Close()
+	defer c.sessions.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.serve(ctx) })
+	group.Go(func() error { return c.store.Follow(ctx, c.heardOfLeader) })
+	group.Go(func() error { return c.stand(ctx) })
+	return group.Wait()
+}
+
+func (c *Coordinator) heardOfLeader(address string) {
+	if address != c.config.Advertise {
+		c.log.Info("waiting, another coordinator leads", "leader", address)
+	}
+}

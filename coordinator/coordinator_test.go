@@ -1,0 +1,313 @@
+package coordinator_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/fencepost-io/fencepost/coordinator"
+	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
+	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeKafka is a broker in this process.
+func fakeKafka(t *testing.T, opts ...kfake.Opt) (bootstrap string) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Millisecond)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	return strings.Join(cluster.ListenAddrs(), ",")
+}
+
+// running is a coordinator that runs, and its clients.
+type running struct {
+	*coordinator.Coordinator
+	address string
+	log     *log
+	control controlv1.ControlClient
+	runners runnerv1.CoordinatorClient
+	health  healthv1.HealthClient
+	conn    *grpc.ClientConn
+	stop    func()
+}
+
+// log keeps what was logged.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	said chan struct{} // one token: something was logged
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.said <- struct{}{}:
+	default:
+	}
+	return l.text.Write(p)
+}
+
+func (l *log) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+// wait waits for a text in the log.
+func (l *log) wait(t *testing.T, text string) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !l.has(text) {
+		select {
+		case <-l.said:
+		case <-deadline:
+			t.Fatalf("%q isn't in the log:\n%s", text, l.text.String())
+		}
+	}
+}
+
+func start(t *testing.T, bootstrap string, change func(*coordinator.Config)) *running {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{address: listener.Addr().String(), log: &log{said: make(chan struct{}, 1)}}
+	config := coordinator.Config{
+		Cluster: "c", Bootstrap: bootstrap, Listener: listener, SessionTimeout: time.Second, Version: "test",
+		Logger: hclog.New(&hclog.LoggerOptions{Output: r.log, Level: hclog.Debug}),
+	}
+	if change != nil {
+		change(&config)
+	}
+	if r.Coordinator, err = coordinator.New(config); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	if r.conn, err = grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	r.control, r.runners, r.health = controlv1.NewControlClient(r.conn), runnerv1.NewCoordinatorClient(r.conn), healthv1.NewHealthClient(r.conn)
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		r.conn.Close()
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *running) awaitLeading(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.Leading():
+	case <-time.After(30 * time.Second):
+		t.Fatalf("doesn't lead:\n%s", r.log.text.String())
+	}
+}
+
+// detail of an error.
+func detail(t *testing.T, err error, code codes.Code) *controlv1.ErrorDetail {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Fatalf("%v, want %v", err, code)
+	}
+	for _, d := range status.Convert(err).Details() {
+		if found, ok := d.(*controlv1.ErrorDetail); ok {
+			return found
+		}
+	}
+	t.Fatalf("%v has no detail", err)
+	return nil
+}
+
+func TestALeaderServesEverything(t *testing.T) {
+	c := start(t, fakeKafka(t), nil)
+	c.awaitLeading(t)
+	cluster, err := c.control.GetCluster(t.Context(), &controlv1.GetClusterRequest{})
+	if err != nil || !cluster.GetLeading() || cluster.GetLeader() != c.address || cluster.GetTerm() != 1 || cluster.GetCluster() != "c" || cluster.GetVersion() != "test" {
+		t.Fatalf("%v, %v", cluster, err)
+	}
+	for _, service := range []string{"", "fencepost.control.v1.Control", "fencepost.runner.v1.Coordinator"} {
+		health, err := c.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+		if err != nil || health.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("health of %q: %v, %v", service, health, err)
+		}
+	}
+	reflection, err := reflectionv1.NewServerReflectionClient(c.conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reflection.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	if services, err := reflection.Recv(); err != nil || !strings.Contains(services.String(), "fencepost.control.v1.Control") {
+		t.Errorf("reflection: %v, %v", services, err)
+	}
+}
+
+func TestASecondCoordinatorWaitsAndNamesTheLeader(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	second := start(t, bootstrap, nil)
+	second.log.wait(t, "waiting, another coordinator leads: leader="+first.address)
+	_, err := second.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+	if d := detail(t, err, codes.Unavailable); d.GetLeader() != first.address {
+		t.Errorf("leader %q", d.GetLeader())
+	}
+	stream, err := second.runners.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetRedirect().GetLeader() != first.address {
+		t.Errorf("%v, %v", m, err)
+	}
+	health, err := second.health.Check(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil || health.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("%v, %v", health, err)
+	}
+	cluster, err := second.control.GetCluster(t.Context(), &controlv1.GetClusterRequest{})
+	if err != nil || cluster.GetLeading() || cluster.GetLeader() != first.address {
+		t.Errorf("%v, %v", cluster, err)
+	}
+	first.stop()
+	began := time.Now()
+	second.awaitLeading(t)
+	t.Logf("took over in %v", time.Since(began))
+	if cluster, err := second.control.GetCluster(t.Context(), &controlv1.GetClusterRequest{}); err != nil || cluster.GetTerm() != 2 {
+		t.Errorf("%v, %v", cluster, err)
+	}
+}
+
+// TestALeaderThatLosesTheLogStandsAgain takes the log's id away, as another leader does.
+func TestALeaderThatLosesTheLogStandsAgain(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	c := start(t, bootstrap, nil)
+	c.awaitLeading(t)
+	thief, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("fencepost.c"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer thief.Close()
+	if _, _, err := thief.ProducerID(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// A write is needed to notice.
+	if _, err := c.control.DeleteConnector(t.Context(), &controlv1.DeleteConnectorRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+		t.Fatal(err)
+	}
+	stream, err := c.runners.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(hello("r")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetWelcome() == nil {
+		t.Fatalf("%v, %v", m, err)
+	}
+	beat := time.NewTicker(100 * time.Millisecond) // Heartbeats make an idle leader write.
+	defer beat.Stop()
+	for !c.log.has("the leadership is lost") {
+		<-beat.C
+		if err := stream.Send(&runnerv1.SessionRequest{Term: 1, Message: &runnerv1.SessionRequest_Heartbeat{Heartbeat: &runnerv1.Heartbeat{}}}); err != nil {
+			break
+		}
+	}
+	c.log.wait(t, "term=2")
+	for {
+		m, err := stream.Recv()
+		if err != nil || m.GetRedirect() != nil {
+			break
+		}
+	}
+}
+
+func hello(name string) *runnerv1.SessionRequest {
+	return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_Hello{Hello: &runnerv1.Hello{Name: name, ProcessId: "p", LevelMin: 1, LevelMax: 1}}}
+}
+
+func TestABrokerThatIsAbsentIsWaitedFor(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	port := free.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener's
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, address, nil)
+	c.log.wait(t, "no broker answers at "+address)
+	_, err = c.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+	detail(t, err, codes.Unavailable)
+	fakeKafka(t, kfake.Ports(port))
+	c.awaitLeading(t)
+}
+
+func TestAWrongPasswordIsSaid(t *testing.T) {
+	bootstrap := fakeKafka(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "alice", "right"))
+	c := start(t, bootstrap, func(c *coordinator.Config) {
+		c.Kafka = map[string]string{"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "geheim"}
+	})
+	c.log.wait(t, "check security.protocol, sasl.mechanism, sasl.username and sasl.password")
+	if c.log.has("geheim") {
+		t.Error("the password is in the log")
+	}
+}
+
+func TestALogOfANewerVersionIsNotLed(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	first.stop()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "c.config", Key: []byte("meta/cluster"), Value: []byte(`{"v":99,"b":{}}`)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, bootstrap, nil)
+	second.log.wait(t, "can't lead; another coordinator may")
+	select {
+	case <-second.Leading():
+		t.Error("it leads")
+	default:
+	}
+}
+
+func TestEveryMistakeOfTheConfigurationIsSaid(t *testing.T) {
+	_, err := coordinator.New(coordinator.Config{Cluster: "Not Good", Bootstrap: "nowhere:x", Kafka: map[string]string{"linger.ms": "1", "sasl.password": "geheim"}})
+	for _, text := range []string{"cluster: ", "listen: ", "bootstrap-servers: ", "linger.ms: ", "sasl.password: "} {
+		if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "geheim") {
+			t.Errorf("%q is missing in %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+// Package control serves users: the Control service of control/v1.
+//
+// It checks what is asked, lets a runner that has the plugin check what only the plugin can know, hands operations to the loop that leads and shows what the loop's State has. All mistakes of a request come back at once, each with its
+// key. Where this coordinator doesn't lead, every call but GetCluster is answered by UNAVAILABLE and the leader's address.
+//
+// It decides nothing, stores nothing and never loads a plugin. Secrets stay references: it resolves none (I9). gRPC codes are set in codes.go and nowhere else.
+//
+// Read next: connectors.go, then validate.go.
+package control
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
+	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/state"
+)
+
+const (
+	// askTimeout is how long a runner may take to answer: it starts a plugin, which may have 30 s for its own answer.
+	askTimeout = 35 * time.Second
+	// probeTimeout is how long rights are asked for. Where that isn't enough, fencing will tell.
+	probeTimeout = 3 * time.Second
+	// maxWait is how long an operation is waited for where the caller sets no deadline.
+	maxWait = 2 * time.Minute
+)
+
+// Core is the loop that leads.
+type Core interface {
+	Do(ctx context.Context, op state.Op) (state.Result, error)
+	View(ctx context.Context, look func(*state.State)) error
+}
+
+// Runners asks connected runners.
+type Runners interface {
+	Ask(ctx context.Context, id state.SessionID, question func(requestID uint64) *runnerv1.SessionResponse) (*runnerv1.SessionRequest, error)
+}
+
+// Rights asks the broker whether a transactional id may be used, without side effects. The error is a *fence.Refused where it may not.
+type Rights interface {
+	Probe(ctx context.Context, id string) error
+}
+
+// Leader is what a leading coordinator answers from.
+type Leader struct {
+	Core    Core
+	Runners Runners
+	Rights  Rights
+}
+
+// Config of a Server.
+type Config struct {
+	// Cluster, Version and Address are shown by GetCluster; Address is this coordinator's.
+	Cluster, Version, Address string
+	// Leader is the last leader's address as the log names it; empty where it isn't known.
+	Leader func() string
+}
+
+// Server is the Control service. It outlives leaderships.
+type Server struct {
+	controlv1.UnimplementedControlServer
+	config  Config
+	leading atomic.Pointer[Leader]
+}
+
+// New makes a Server that doesn't lead.
+func New(config Config) *Server { return &Server{config: config} }
+
+// Lead lets calls be answered; nil ends that.
+func (s *Server) Lead(leader *Leader) { s.leading.Store(leader) }
+
+// leader is what to answer from, or the error that names who can.
+func (s *Server) leader() (*Leader, error) {
+	if l := s.leading.Load(); l != nil {
+		return l, nil
+	}
+	return nil, s.notLeading()
+}
+
+// elsewhere is the address of another coordinator that leads; empty where none is known. The log may still name this one, from when it led.
+func (s *Server) elsewhere() string {
+	if leader := s.config.Leader(); leader != s.config.Address {
+		return leader
+	}
+	return ""
+}
+
+// view reads the State.
+func (s *Server) view(ctx context.Context, look func(*state.State)) error {
+	l, err := s.leader()
+	if err != nil {
+		return err
+	}
+	return s.fault(l.Core.View(ctx, look))
+}
+
+// do carries out an operation.
+func (s *Server) do(ctx context.Context, op state.Op) (state.Result, error) {
+	l, err := s.leader()
+	if err != nil {
+		return state.Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	result, err := l.Core.Do(ctx, op)
+	return result, s.fault(err)
+}
+
+// GetCluster says who leads. It is the one call that any coordinator answers.
+func (s *Server) GetCluster(ctx context.Context, _ *controlv1.GetClusterRequest) (*controlv1.GetClusterResponse, error) {
+	resp := &controlv1.GetClusterResponse{Cluster: s.config.Cluster, Version: s.config.Version, Leader: s.elsewhere()}
+	l := s.leading.Load()
+	if l == nil {
+		return resp, nil
+	}
+	err := l.Core.View(ctx, func(st *state.State) {
+		cluster := st.Cluster()
+		resp.Term, resp.Level = cluster.Term, cluster.Level
+	})
+	if err != nil {
+		return nil, s.fault(err)
+	}
+	resp.Leading, resp.Leader = true, s.config.Address
+	return resp, nil
+}
+
+// ListPlugins lists what runners offer.
+func (s *Server) ListPlugins(ctx context.Context, _ *controlv1.ListPluginsRequest) (*controlv1.ListPluginsResponse, error) {
+	resp := &controlv1.ListPluginsResponse{}
+	return resp, s.view(ctx, func(st *state.State) { resp.Plugins = pluginsOf(st.Plugins()) })
+}
+
+// ListRunners lists runners with their leases.
+func (s *Server) ListRunners(ctx context.Context, _ *controlv1.ListRunnersRequest) (*controlv1.ListRunnersResponse, error) {
+	resp := &controlv1.ListRunnersResponse{}
+	return resp, s.view(ctx, func(st *state.State) { resp.Runners = runnersOf(st.Runners(time.Now())) })
+}
+
+// ListConnectors lists all connectors by name.
+func (s *Server) ListConnectors(ctx context.Context, _ *controlv1.ListConnectorsRequest) (*controlv1.ListConnectorsResponse, error) {
+	resp := &controlv1.ListConnectorsResponse{}
+	return resp, s.view(ctx, func(st *state.State) {
+		for _, c := range st.Connectors() {
+			resp.Connectors = append(resp.Connectors, connectorOf(&c))
+		}
+	})
+}
