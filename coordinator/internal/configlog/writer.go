@@ -64,10 +64,14 @@ func (w *writer) write(ctx context.Context, records []state.Record) error {
 
 // repeat carries out a step until it succeeds, fails for good, or the write's time is over: the outcome isn't known then.
 func (w *writer) repeat(ctx context.Context, step string, do func(context.Context) error) error {
+	var last error
 	for attempt := 0; ; attempt++ {
 		err := do(ctx)
 		if err == nil {
 			return nil
+		}
+		if last == nil || ctx.Err() == nil { // A request that the deadline cut short says nothing of the cause.
+			last = err
 		}
 		verdict := classify(err)
 		if verdict.final {
@@ -81,7 +85,7 @@ func (w *writer) repeat(ctx context.Context, step string, do func(context.Contex
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%s: %w", step, errors.Join(context.Cause(ctx), err))
+			return fmt.Errorf("%s: %w", step, errors.Join(context.Cause(ctx), last))
 		case <-timer.C:
 		}
 	}
@@ -179,6 +183,7 @@ func (w *writer) settle(ctx context.Context) (span, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("no answer within %v: %w", w.timeout, context.DeadlineExceeded))
 	defer cancel()
 	var found span
+	behind := false
 	look := func(ctx context.Context) (err error) {
 		if found.start, err = w.list(ctx, readUncommitted, startOffset); err != nil {
 			return err
@@ -186,12 +191,17 @@ func (w *writer) settle(ctx context.Context) (span, error) {
 		if found.end, err = w.list(ctx, readUncommitted, endOffset); err != nil {
 			return err
 		}
-		return w.readable(ctx, found.end)
+		err = w.readable(ctx, found.end)
+		behind = behind || errors.Is(err, errNotReadable)
+		return err
 	}
 	patience, enough := context.WithTimeout(ctx, settleAfter)
 	err := w.repeat(patience, "find the end", look)
 	enough()
-	if errors.Is(err, errNotReadable) {
+	if err == nil {
+		return found, nil
+	}
+	if behind {
 		if err := w.write(ctx, []state.Record{{Key: settledKey}}); err != nil {
 			return span{}, err
 		}
