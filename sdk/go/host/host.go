@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
@@ -48,6 +50,7 @@ func DialOptions() []grpc.DialOption {
 		grpc.WithInitialConnWindowSize(window),
 		grpc.WithMaxHeaderListSize(256 << 10),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.WithIdleTimeout(0), // a quiet plugin is watched too
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithNoProxy(),
@@ -144,12 +147,19 @@ func call[Req, Res any](ctx context.Context, name string, within time.Duration,
 	if err == nil {
 		return res, nil
 	}
-	if callCtx.Err() != nil && ctx.Err() == nil {
+	if ctx.Err() == nil && outOfTime(callCtx, err) {
 		return nil, &source.Error{
 			Kind: source.Retriable, Message: fmt.Sprintf("%s: the plugin gave no answer within %s", name, within), Err: context.DeadlineExceeded,
 		}
 	}
 	return nil, explain(name, err)
+}
+
+// outOfTime says whether a call failed because its time was up. The plugin's side knows the deadline too, and may give up, with CANCELLED, a moment before this one.
+func outOfTime(ctx context.Context, err error) bool {
+	deadline, _ := ctx.Deadline()
+	code := status.Code(err)
+	return ctx.Err() != nil || (code == codes.Canceled || code == codes.DeadlineExceeded) && time.Until(deadline) < 50*time.Millisecond
 }
 
 // checkSize refuses what the plugin couldn't receive, naming the limit.

@@ -77,6 +77,8 @@ type run struct {
 	// The rest is the receive loop's alone.
 	opened, drained bool
 	seq             uint64
+	// declared counts what the stream has declared.
+	declared struct{ partitions, topics, schemas int }
 }
 
 // tell sends the start of the stream, then each signal. After Stop the plugin has some time to end the stream.
@@ -209,6 +211,8 @@ func (r *run) check(m source.Message) error {
 		return r.numbered("Idle", m.Seq)
 	case *source.Dropped:
 		return r.numbered("Dropped", m.Seq)
+	case *source.Declare:
+		return r.count(m)
 	case *source.Metrics:
 		if len(m.Metrics) > maxMetrics {
 			return source.Fatalf("protocol: the plugin sent %d metrics; the limit is %d", len(m.Metrics), maxMetrics)
@@ -220,6 +224,31 @@ func (r *run) check(m source.Message) error {
 			return source.Fatalf("protocol: the plugin sent Drained without having been sent Drain")
 		}
 		r.drained = true
+	}
+	return nil
+}
+
+// Limits of what one stream may declare.
+const (
+	maxPartitions = 1_000_000
+	maxTopics     = 10_000
+	maxSchemas    = 10_000
+)
+
+// count bounds what is declared.
+func (r *run) count(d *source.Declare) error {
+	for _, c := range []struct {
+		name         string
+		total        *int
+		added, limit int
+	}{
+		{"partitions", &r.declared.partitions, len(d.Partitions), maxPartitions},
+		{"topics", &r.declared.topics, len(d.Topics), maxTopics},
+		{"schemas", &r.declared.schemas, len(d.Schemas), maxSchemas},
+	} {
+		if *c.total += c.added; *c.total > c.limit {
+			return source.Fatalf("protocol: the plugin declared %d %s on one stream; the limit is %d", *c.total, c.name, c.limit)
+		}
 	}
 	return nil
 }

@@ -178,6 +178,11 @@ func TestForbiddenMessagesAreFatalAndNameTheRule(t *testing.T) {
 	for i := range metrics.GetMetrics().GetMetrics() {
 		metrics.GetMetrics().GetMetrics()[i] = &pluginv1.Metric{}
 	}
+	topics := &pluginv1.RunResponse{Message: &pluginv1.RunResponse_Declare{Declare: &pluginv1.Declare{}}}
+	for i := range 6000 {
+		d := topics.GetDeclare()
+		d.Topics = append(d.Topics, &pluginv1.DeclaredTopic{Number: uint32(i + 1), Name: "t"})
+	}
 	cases := map[string]struct {
 		send []*pluginv1.RunResponse
 		want string
@@ -191,6 +196,7 @@ func TestForbiddenMessagesAreFatalAndNameTheRule(t *testing.T) {
 		"no credit left":      {[]*pluginv1.RunResponse{opened(), batch(1, "0123456789"), batch(2, "a")}, "without credit"},
 		"drained unasked":     {[]*pluginv1.RunResponse{opened(), drained}, "without having been sent Drain"},
 		"too many look-ups":   {[]*pluginv1.RunResponse{{Message: &pluginv1.RunResponse_Lookup{Lookup: many}}}, "the limit is 10000"},
+		"too many topics":     {[]*pluginv1.RunResponse{topics, topics}, "declared 12000 topics on one stream; the limit is 10000"},
 		"too many notices":    {[]*pluginv1.RunResponse{notice}, "Notice of 21 texts"},
 		"too many metrics":    {[]*pluginv1.RunResponse{metrics}, "the limit is 1000"},
 		"schema too deep":     {[]*pluginv1.RunResponse{{Message: &pluginv1.RunResponse_Declare{Declare: &pluginv1.Declare{Schemas: []*pluginv1.DeclaredSchema{{Number: 16, Schema: deep}}}}}}, "nested deeper"},
