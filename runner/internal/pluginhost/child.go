@@ -108,8 +108,14 @@ func (c *child) startOnce() error {
 	}
 	pipes.closeTheirs()
 	c.stdin = pipes.stdin.ours
+	// Before anybody waits for the process, so that its number is its own whatever happens to it, and before its handshake is looked at.
+	err = c.afterLaunch()
 	c.follow(pipes.stdout.ours, pipes.stderr.ours)
-	return c.afterStart()
+	if err != nil {
+		c.abort(err)
+		return err
+	}
+	return nil
 }
 
 // launch forks and executes.
@@ -138,8 +144,8 @@ func (c *child) launch() error {
 	return err
 }
 
-// afterStart does what needs the process' number. The plugin may already run, but its handshake isn't looked at before this is done.
-func (c *child) afterStart() error {
+// afterLaunch does what needs the process' number.
+func (c *child) afterLaunch() error {
 	pid := c.cmd.Process.Pid
 	err := c.host.ledger.add(pid, c.socketDir)
 	if err == nil && c.spec.MemoryLimitBytes > 0 {
@@ -151,9 +157,7 @@ func (c *child) afterStart() error {
 		err = fmt.Errorf("checksum: the script was replaced while it was started")
 	}
 	if err != nil {
-		err = fmt.Errorf("plugin %q: %w", c.spec.Path, err)
-		c.abort(err)
-		return err
+		return fmt.Errorf("plugin %q: %w", c.spec.Path, err)
 	}
 	c.log.Debug("plugin process started", "path", c.spec.Path, "pid", pid, "sha256", c.exe.sha256)
 	return nil

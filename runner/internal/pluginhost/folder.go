@@ -41,13 +41,22 @@ func openFolder(base, name string) (*folder, error) {
 	}
 	sum := sha256.Sum256([]byte(name))
 	f := &folder{path: filepath.Join(base, fmt.Sprintf("fencepost-%x", sum[:5])), named: true}
-	if err := makePrivate(f.path); err != nil {
-		return nil, err
+	for range 10 {
+		if err := makePrivate(f.path); err != nil {
+			return nil, err
+		}
+		if err := f.acquire(name); err != nil {
+			return nil, err
+		}
+		// Whoever held the lock before may have removed the folder with it, between our opening of the lock and our getting it.
+		if held, err := f.lock.Stat(); err == nil {
+			if there, err := os.Stat(f.lock.Name()); err == nil && os.SameFile(held, there) {
+				return f, nil
+			}
+		}
+		f.release()
 	}
-	if err := f.acquire(name); err != nil {
-		return nil, err
-	}
-	return f, nil
+	return nil, fmt.Errorf("the socket folder %q is removed again and again", f.path)
 }
 
 // folderNameBytes is the longest name that openFolder gives: "fencepost-" and ten digits.

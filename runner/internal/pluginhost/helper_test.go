@@ -64,7 +64,8 @@ func pluginMain(mode string) int {
 		return serveAs("\r\n", true)
 	case "unhealthy":
 		return serveAs("\n", false)
-	case "grandchild", "escapee":
+	case "grandchild", "escapee", "orphan":
+		stubborn = mode == "orphan"
 		child := exec.Command("sleep", "1000")
 		child.Stdout, child.Stderr = os.Stdout, os.Stderr
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: mode == "escapee"}

@@ -41,7 +41,7 @@ func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	dir := shortDir(t)
 	self, _ := os.Executable()
 	first := exec.Command(self)
-	first.Env = append(os.Environ(), "PLUGINHOST_TEST_RUNNER="+dir, "PLUGINHOST_TEST_PLUGIN="+plugin(t, "grandchild"))
+	first.Env = append(os.Environ(), "PLUGINHOST_TEST_RUNNER="+dir, "PLUGINHOST_TEST_PLUGIN="+plugin(t, "orphan")) // one that ignores the end of its stdin
 	out, err := first.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +57,9 @@ func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	if _, err := New(Config{Name: "r1", SocketDir: dir}); err == nil || !strings.Contains(err.Error(), `another runner named "r1"`) {
 		t.Errorf("a second runner of the name: %v", err)
 	}
+	if stat, err := readStat(grandchild); err != nil || stat.group != pid {
+		t.Fatalf("the grandchild: %+v, %v", stat, err)
+	}
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,11 +67,7 @@ func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	awaitGone(t, pid, 5*time.Second)
 
 	second := newHost(t, func(c *Config) { c.Name, c.SocketDir = "r1", dir })
-	if err := syscall.Kill(grandchild, 0); err == nil {
-		if stat, err := readStat(grandchild); err == nil && stat.state != 'Z' {
-			t.Errorf("grandchild %d still runs", grandchild)
-		}
-	}
+	awaitGone(t, grandchild, 0)
 	p := mustStart(t, second, Spec{Path: plugin(t, "good")})
 	if err := p.Stop(t.Context()); err != nil {
 		t.Fatal(err)
