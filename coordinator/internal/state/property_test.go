@@ -30,6 +30,7 @@ func (m *chaos) chance(label string, percent int) bool {
 func TestAnyHistoryKeepsTheInvariants(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := &chaos{sim: newSim(r, Options{}), r: r}
+		m.replay = 5
 		m.step(TookOver{})
 		for _, name := range []string{"r1", "r2", "r3"} {
 			m.runners[name] = m.fresh(name, 1)
@@ -259,7 +260,7 @@ func (m *chaos) settle() {
 		for _, r := range m.connected() {
 			m.obey(r)
 		}
-		if round > 100 && m.asWanted() == "" {
+		if round > 30 && m.asWanted() == "" {
 			return
 		}
 	}
