@@ -165,13 +165,18 @@ func (in *inlet) push(e *entry) error {
 		in.received += uint64(e.cost)
 		in.records += uint64(e.records)
 	}
-	if n := len(in.queue); n > 0 {
-		if last := in.queue[n-1]; last.idle || last.dropped > 0 && e.dropped > 0 {
-			e.dropped += last.dropped
-			e.offsets = merge(last.offsets, e.offsets)
-			in.queue[n-1] = e
-			return nil
-		}
+	n := len(in.queue)
+	if n > 0 && in.queue[n-1].idle {
+		n--
+		in.queue = in.queue[:n]
+		in.waiting.Add(-1)
+	}
+	if n > 0 && e.dropped > 0 && in.queue[n-1].dropped > 0 {
+		last := in.queue[n-1]
+		e.dropped += last.dropped
+		e.offsets = merge(last.offsets, e.offsets)
+		in.queue[n-1] = e
+		return nil
 	}
 	if in.waiting.Load() >= maxWaiting {
 		return broken("more than %d messages wait to be published", maxWaiting)

@@ -92,13 +92,20 @@ func urgent(now, said *Status) bool {
 func (r *reporter) run(done <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last time.Time
+	// last is the last report, hurried the last one that people waited for.
+	var last, hurried time.Time
 	for {
-		if wait, pending := r.due(time.Since(last)); pending && wait <= 0 {
+		switch pending, hurry := r.pending(); {
+		case hurry && time.Since(hurried) >= reportUrgentEvery:
+			hurried, last = time.Now(), time.Now()
 			r.flush()
+		case hurry:
+			timer.Reset(reportUrgentEvery - time.Since(hurried))
+		case pending && time.Since(last) >= reportEvery:
 			last = time.Now()
-		} else if pending {
-			timer.Reset(wait)
+			r.flush()
+		case pending:
+			timer.Reset(reportEvery - time.Since(last))
 		}
 		select {
 		case <-r.wake:
@@ -110,15 +117,11 @@ func (r *reporter) run(done <-chan struct{}) {
 	}
 }
 
-// due is how long to wait with the next report.
-func (r *reporter) due(since time.Duration) (wait time.Duration, pending bool) {
+// pending says whether there is anything to report, and whether people wait for it.
+func (r *reporter) pending() (pending, hurry bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	every := reportEvery
-	if urgent(&r.status, &r.said) {
-		every = reportUrgentEvery
-	}
-	return every - since, r.dirty
+	return r.dirty, r.dirty && urgent(&r.status, &r.said)
 }
 
 func (r *reporter) flush() {
