@@ -83,7 +83,7 @@ func (e *Error) retriable() bool {
 	return ok && !k.IsFatal() && !k.TxnRequiresAbort() && (k.IsRetriable() || e.Op == opConnect)
 }
 
-// isAuthentication: a failed login shows in a call only as a time-out, so waiting for its answer is no use.
+// isAuthentication says whether the client reports that a broker refused its login.
 func isAuthentication(report error) bool {
 	k, ok := errors.AsType[kafka.Error](report)
 	return ok && (k.Code() == kafka.ErrAuthentication || k.Code() == kafka.ErrSaslAuthenticationFailed)
@@ -111,7 +111,11 @@ func (p *Producer) repeat(ctx context.Context, op op, call func(step context.Con
 		}
 		e := p.wrap(op, err)
 		e.Report = p.events.since(started)
-		if !e.retriable() || ctx.Err() != nil || isAuthentication(e.Report) {
+		if !e.retriable() || ctx.Err() != nil {
+			return e
+		}
+		// A failed login shows in a call only as a time-out. At the start, waiting for an answer is no use then.
+		if (op == opConnect || op == opInit) && isAuthentication(e.Report) {
 			return e
 		}
 		select {

@@ -47,8 +47,12 @@ var owned = map[string]string{
 	"test.mock.":                 "it is for tests of the client",
 }
 
-// connectionPrefixes and keyBootstrap say which cluster a client talks to and as whom. A connector may not change it: the coordinator has to fence its ids on the same cluster.
+// connectionPrefixes say, with bootstrap.servers, which cluster a client talks to and as whom. A connector may not change it: the coordinator has to fence its ids on the same cluster.
 var connectionPrefixes = []string{"security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.", "broker.address."}
+
+func connects(key string) bool {
+	return slices.ContainsFunc(connectionPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
 
 // CheckClientConfig checks keys of librdkafka, as users write them under kafka: — that each exists, isn't one that Fencepost owns, has a value that librdkafka takes, and that they don't contradict
 // one another. It finds all problems at once, sorted by key, and connects to nothing.
@@ -65,7 +69,7 @@ func CheckClientConfig(keys map[string]string) []source.Problem {
 func CheckOverrides(client, overrides map[string]string) []source.Problem {
 	var problems []source.Problem
 	for key := range overrides {
-		if slices.ContainsFunc(connectionPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+		if connects(key) {
 			problems = append(problems, source.Problem{Key: key, Message: "a connector can't change how Kafka is reached",
 				Hint: "set it for the runner, under kafka:"})
 		}

@@ -66,6 +66,15 @@ func TestOverridesMayNotChangeTheCluster(t *testing.T) {
 	}
 }
 
+func TestNewRefusesOverridesThatAreNotTheConnectors(t *testing.T) {
+	for _, key := range []string{"bootstrap.servers", "sasl.username", "acks", "transactional.id", "go.events.channel.size"} {
+		_, err := New(Config{TransactionalID: "id", Client: map[string]string{keyBootstrap: "127.0.0.1:1"}, Overrides: map[string]string{key: "1"}})
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("New with %s returned %v", key, err)
+		}
+	}
+}
+
 func TestOverridesAreCheckedOnTopOfTheRunnersKeys(t *testing.T) {
 	client := map[string]string{"message.timeout.ms": "20000", "bootstrap.servers": "x:1"}
 	if problems := CheckOverrides(client, map[string]string{"linger.ms": "1"}); len(problems) != 0 {

@@ -69,6 +69,11 @@ func clientSettings(cfg Config) (kafka.ConfigMap, time.Duration, error) {
 	if cfg.Client[keyBootstrap] == "" {
 		return nil, 0, fmt.Errorf("%s is empty", keyBootstrap)
 	}
+	for _, key := range sortedKeys(cfg.Overrides) {
+		if _, own := ownedBy(key); own || connects(key) {
+			return nil, 0, fmt.Errorf("a connector can't set %s", key)
+		}
+	}
 	merged, timeout, err := mergeSettings(cfg.Client, cfg.Overrides, cfg.TransactionTimeout)
 	if err != nil {
 		return nil, 0, err

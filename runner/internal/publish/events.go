@@ -25,6 +25,7 @@ type events struct {
 	mu     sync.Mutex
 	last   error // the newest error event
 	lastAt time.Time
+	lost   bool     // a broker went away since takeLost
 	failed *Failure // the first failed delivery of the open transaction
 }
 
@@ -53,6 +54,10 @@ func (e *events) take(event kafka.Event) {
 	case kafka.Error:
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		switch event.Code() {
+		case kafka.ErrTransport, kafka.ErrAllBrokersDown, kafka.ErrTimedOut, kafka.ErrResolve:
+			e.lost = true
+		}
 		// "All brokers are down" says less than the reason that came just before it.
 		if event.Code() != kafka.ErrAllBrokersDown || e.last == nil {
 			e.last, e.lastAt = event, time.Now()
@@ -77,6 +82,14 @@ func (e *events) since(t time.Time) error {
 		return nil
 	}
 	return e.last
+}
+
+func (e *events) takeLost() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lost := e.lost
+	e.lost = false
+	return lost
 }
 
 func (e *events) failure() *Failure {

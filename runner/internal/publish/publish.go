@@ -171,6 +171,10 @@ func (p *Producer) Abort(ctx context.Context) error {
 	return err
 }
 
+// BrokerLost says whether a connection to a broker was lost, or couldn't be made, since it was last asked. Where that is so after a commit, Kafka may have left one of its partitions without a marker although
+// Commit returned nil: nothing more is sent before somebody has looked. What happens just as Commit returns may show only the next time.
+func (p *Producer) BrokerLost() bool { return p.events.takeLost() }
+
 func (p *Producer) usable(op op) error {
 	if p.closed {
 		return p.wrap(op, errors.New("the producer is closed"))

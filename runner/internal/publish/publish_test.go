@@ -370,6 +370,24 @@ func TestFencedProducerAsks(t *testing.T) {
 	wantNumbered(t, bed.read(t, topic), 1, 1)
 }
 
+func TestLostBrokerIsNoticedOnce(t *testing.T) {
+	bed, cluster := fakeBed(t)
+	p, topic := bed.producer(t, "a", nil), bed.topic(t, 1, nil)
+	transact(t, p, numbered(0, 1, 1), topic)
+	if p.BrokerLost() {
+		t.Error("lost before anything happened")
+	}
+	cluster.Close()
+	ctx := short(t)
+	for !p.BrokerLost() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("not noticed")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func TestTopicsFindsWhatIsThere(t *testing.T) {
 	bed, _ := fakeBed(t)
 	p, topic := bed.producer(t, "a", nil), bed.topic(t, 3, nil)
