@@ -25,7 +25,10 @@ import (
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The starter of processes keeps its thread for life, so that brokers die with the test.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/fencepost-io/fencepost/integration/process.init.func1.1"))
+}
 
 // fakeKafka is a broker in this process.
 func fakeKafka(t *testing.T, opts ...kfake.Opt) (bootstrap string) {

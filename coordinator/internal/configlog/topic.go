@@ -34,7 +34,7 @@ func (l *Log) ensureTopic(ctx context.Context) (int, error) {
 	admin := kadm.NewClient(l.config.Direct.Client())
 	listed, err := admin.ListTopics(ctx, l.topic)
 	if err != nil {
-		return 0, fmt.Errorf("look up topic %q: %w", l.topic, err)
+		return 0, fmt.Errorf("look up topic %q: %w", l.topic, l.explain(err))
 	}
 	detail := listed[l.topic]
 	if errors.Is(detail.Err, kerr.UnknownTopicOrPartition) {
