@@ -18,8 +18,14 @@ import (
 	"github.com/fencepost-io/fencepost/runner"
 )
 
-// devStartTimeout bounds everything between the start of dev and its first connector.
-const devStartTimeout = 30 * time.Second
+const (
+	// devStartTimeout bounds everything between the start of dev and its first connector.
+	devStartTimeout = 30 * time.Second
+	// devLeaseTTL is short: coordinator and runner are one process, so that a lease that isn't renewed is that of a dev that was killed, and the next one need not wait for long.
+	devLeaseTTL = 2 * time.Second
+	// devSessionTimeout is as short for the same reason, where the embedded broker allows it.
+	devSessionTimeout = 2 * time.Second
+)
 
 // dev is coordinator, runner and broker in one process, with a reader that shows what arrives.
 type dev struct {
@@ -89,9 +95,13 @@ func (d *dev) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	c, err := coordinator.New(coordinator.Config{
-		Cluster: d.cluster, Bootstrap: d.kafka, Kafka: securityKeys(d.file.kafka), Listener: listener, Logger: d.logger.Named("coordinator"), Version: Version,
-	})
+	settings := coordinator.Config{
+		Cluster: d.cluster, Bootstrap: d.kafka, Kafka: securityKeys(d.file.kafka), Listener: listener, LeaseTTL: devLeaseTTL, Logger: d.logger.Named("coordinator"), Version: Version,
+	}
+	if d.broker != nil {
+		settings.SessionTimeout = devSessionTimeout
+	}
+	c, err := coordinator.New(settings)
 	if err != nil {
 		_ = listener.Close()
 		return fail(exitUsage, "%w", err)

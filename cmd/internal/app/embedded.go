@@ -24,7 +24,7 @@ type embedded struct {
 
 // startEmbedded listens at address (empty is a free port of this host) and keeps its data in dir (empty is memory).
 func startEmbedded(address, dir string) (*embedded, error) {
-	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.ClusterID("fencepost-dev"), kfake.DefaultNumPartitions(1)}
+	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.ClusterID("fencepost-dev"), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(devSessionTimeout)}
 	if address != "" {
 		host, port, err := splitListen(address)
 		if err != nil {
