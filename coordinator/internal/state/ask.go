@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
@@ -61,7 +62,7 @@ func deleting(c *connector) *Error {
 func invalid(problems []*pluginv1.Problem) *Error {
 	text := "the configuration has problems"
 	if len(problems) == 1 {
-		text = fmt.Sprintf("%s %s", problems[0].GetKey(), problems[0].GetMessage())
+		text = strings.TrimSpace(problems[0].GetKey() + " " + problems[0].GetMessage())
 	}
 	return &Error{Code: CodeInvalid, Text: text, Problems: problems}
 }

@@ -220,11 +220,20 @@ func (s *State) overdue(l *lease) {
 	s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
 }
 
+// going has the runners that want to go, by name.
+func (s *State) going() []*runner {
+	var going []*runner
+	for _, r := range s.runners {
+		if r.draining {
+			going = append(going, r)
+		}
+	}
+	slices.SortFunc(going, func(a, b *runner) int { return cmp.Compare(a.name, b.name) })
+	return going
+}
+
 // drainNext moves the next task of a runner that wants to go, one at a time.
 func (s *State) drainNext(r *runner) {
-	if !r.draining {
-		return
-	}
 	leases := s.leasesOf(r.name, r.process)
 	for _, l := range leases {
 		if l.State == leaseRevoked {

@@ -113,7 +113,7 @@ func (c *connector) loadTask(r Record, task uint32) error {
 	for int(task) >= len(c.tasks) {
 		c.tasks = append(c.tasks, TaskSpec{})
 	}
-	c.tasks[task] = TaskSpec{Config: t.Config, Claim: t.Claim}
+	c.tasks[task] = TaskSpec(t)
 	return nil
 }
 

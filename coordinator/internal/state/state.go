@@ -99,8 +99,8 @@ func New(options Options) *State {
 func (s *State) Step(now time.Time, event Event) []Effect {
 	s.now = now
 	s.decide(event)
-	for _, name := range sorted(s.runners) {
-		s.drainNext(s.runners[name])
+	for _, r := range s.going() {
+		s.drainNext(r)
 	}
 	for len(s.touched) > 0 {
 		for _, name := range sorted(s.touched) {

@@ -190,11 +190,11 @@ func (m *sim) cmdOp(t *testing.T, d *datadriven.TestData) Op {
 		config[a.Key] = strings.Join(a.Vals, ",")
 	}
 	m.lives++
-	if incarnation := fmt.Sprintf("life%d", m.lives); d.Cmd == "create" {
+	incarnation := fmt.Sprintf("life%d", m.lives)
+	if d.Cmd == "create" {
 		return Create{Name: name, Incarnation: incarnation, Config: config}
-	} else {
-		return Apply{Name: name, Incarnation: incarnation, Config: config}
 	}
+	return Apply{Name: name, Incarnation: incarnation, Config: config}
 }
 
 func (m *sim) cmdPlan(t *testing.T, d *datadriven.TestData) []Effect {
