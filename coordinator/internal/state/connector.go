@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
@@ -139,13 +140,17 @@ func many(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// clip bounds a text that others wrote.
+// clip bounds a text that others wrote, or that holds bytes of theirs, and makes it valid UTF-8, which messages and records need.
 func clip(text string, limit int) string {
-	if len(text) <= limit {
-		return text
+	more := ""
+	if len(text) > limit {
+		text, more = text[:limit], "…"
 	}
-	return text[:limit] + "…"
+	return strings.ToValidUTF8(text, "\ufffd") + more
 }
+
+// mostReasonBytes bounds the reason that is kept with a lease.
+const mostReasonBytes = 1000
 
 func taskKey(prefix, name string, task uint32) string {
 	return prefix + name + "/" + strconv.FormatUint(uint64(task), 10)

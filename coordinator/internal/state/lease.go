@@ -131,6 +131,7 @@ func (s *State) revoke(l *lease, drain bool, reason string) {
 	if l.State != leaseHeld {
 		return
 	}
+	reason = clip(reason, mostReasonBytes)
 	l.State, l.Reason = leaseRevoked, reason
 	l.deadline = s.now.Add(s.options.Drain)
 	s.putLease(l)
@@ -185,7 +186,7 @@ func (s *State) forfeit(l *lease, reason string) {
 		return
 	}
 	c := s.connectors[l.Connector]
-	l.State, l.Reason = leaseLost, reason
+	l.State, l.Reason = leaseLost, clip(reason, mostReasonBytes)
 	s.unhold(l)
 	s.putLease(l)
 	delete(c.statuses, l.Task)

@@ -121,16 +121,17 @@ func (s *State) planResult(r *runner, m *runnerv1.PlanResult) {
 		return
 	}
 	if m.GetTaskSet() == nil {
-		c.planner.trouble, c.planner.stuck = clip(m.GetError(), 4000), m.GetFailed()
+		c.planner.trouble, c.planner.stuck = clip(m.GetError(), mostErrorBytes), m.GetFailed()
 		s.happen(c, "planning failed: %s", m.GetError())
 		return
 	}
 	tasks, err := c.checkTasks(m.GetTaskSet())
 	if err != nil {
-		c.planner.trouble, c.planner.stuck = err.Error(), true
-		s.happen(c, "task set refused: %v", err)
+		reason := clip(err.Error(), mostErrorBytes)
+		c.planner.trouble, c.planner.stuck = reason, true
+		s.happen(c, "task set refused: %s", reason)
 		s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_TaskSetRefused{TaskSetRefused: &runnerv1.TaskSetRefused{
-			Plan: m.GetPlan(), Version: m.GetTaskSet().GetVersion(), Reason: err.Error(),
+			Plan: m.GetPlan(), Version: m.GetTaskSet().GetVersion(), Reason: reason,
 		}}})
 		return
 	}

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
 
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
@@ -94,5 +97,38 @@ func TestALeaderThatWasHeldUpHearsItsRunnersFirst(t *testing.T) {
 	m.pass(6 * time.Second)
 	if l := m.state.connectors["c"].leases[0]; l.State != leaseLost {
 		t.Fatal("silence was taken for a heartbeat")
+	}
+}
+
+// Bytes that a runner or a plugin made up reach users and other runners as text.
+func TestTextsThatHoldForeignBytesAreValidAndBounded(t *testing.T) {
+	m := newSim(t, Options{})
+	r := m.running(t, 2)
+	partition := "\xff" + strings.Repeat("ä", 20_000)
+	for _, task := range []string{"c/0", "c/1"} {
+		effects := m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_ClaimPartitions{ClaimPartitions: &runnerv1.ClaimPartitions{
+			Lease: r.held[task].Wire(), Partitions: [][]byte{[]byte(partition)},
+		}}})
+		for _, e := range effects {
+			if send, ok := e.(Send); ok {
+				if _, err := proto.Marshal(send.Message); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{
+		Lease: r.held["c/0"].Wire(), Reason: strings.Repeat("ä", 1<<20),
+	}}})
+	for key, record := range m.log {
+		if len(record.Value) > 100<<10 {
+			t.Errorf("%s has %d bytes", key, len(record.Value))
+		}
+	}
+	v, _ := m.state.Connector("c")
+	for _, text := range []string{v.Message, v.Tasks[0].Error, v.Happenings[len(v.Happenings)-1].Text} {
+		if !utf8.ValidString(text) || len(text) > mostErrorBytes+100 {
+			t.Errorf("%d bytes, valid %v", len(text), utf8.ValidString(text))
+		}
 	}
 }

@@ -97,7 +97,7 @@ func (s *State) roundFailed(e RoundFailed) {
 	}
 	s.decided(c, e.Decisions)
 	c.round = nil
-	c.refusal = e.Reason
+	c.refusal = clip(e.Reason, mostErrorBytes)
 	c.retry = s.now.Add(s.options.FenceRetry)
 	s.wakeAt(c.retry)
 	s.happen(c, "fencing failed: %s", e.Reason)

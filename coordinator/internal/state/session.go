@@ -60,7 +60,8 @@ func (s *State) open(e SessionOpened) {
 		// This leader held the connection of the old process, and it closed. A runner that this leader hasn't seen (the case above where r is nil) keeps its leases until they run out.
 		s.lose(r.name, r.process, "another process of this runner took its place")
 	}
-	r.process, r.session, r.grace, r.draining, r.since = hello.GetProcessId(), e.Session, time.Time{}, false, s.now
+	r.draining = r.draining && r.process == hello.GetProcessId() // who wants to go still does
+	r.process, r.session, r.grace, r.since = hello.GetProcessId(), e.Session, time.Time{}, s.now
 	r.version, r.host = hello.GetVersion(), hello.GetHost()
 	r.fits = assign.Runner{Name: r.name, Labels: hello.GetLabels()}
 	r.setOffer(hello.GetOffer())

@@ -62,12 +62,8 @@ func parse(config map[string]string) (settings, []*pluginv1.Problem) {
 			s.need.Labels[name] = value
 		}
 	}
-	size := 0
-	for key, value := range config {
-		size += len(key) + len(value)
-	}
-	if size > mostConfigBytes {
-		wrong("", "the configuration takes %d bytes, the limit is %d", size, mostConfigBytes)
+	if size := len(encode(keyConnector, config).Value); size > mostConfigBytes {
+		wrong("", "the configuration takes %d bytes as JSON, the limit is %d", size, mostConfigBytes)
 	}
 	return s, problems
 }

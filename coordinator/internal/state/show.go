@@ -63,7 +63,7 @@ func (s *State) view(c *connector) ConnectorView {
 func (s *State) viewTask(c *connector, task uint32) TaskView {
 	v := TaskView{Task: task, State: taskUnassigned, TransactionalID: names.TransactionalID(s.options.Cluster, c.name, task)}
 	if task < c.Tasks {
-		v.Claim = c.tasks[task].Claim.String()
+		v.Claim = clip(c.tasks[task].Claim.String(), 500)
 	}
 	l := c.leases[task]
 	if l == nil || l.State == leaseLost {

@@ -12,6 +12,8 @@ const (
 	mostTopicBytes = 512 << 10
 	// mostClaimed bounds the partitions that a connector's tasks have claimed while running.
 	mostClaimed = 100_000
+	// mostIDBytes is the longest id of a topic: 16 bytes in hex, and some room.
+	mostIDBytes = 64
 	// mostPartitionBytes is the longest canonical form of a partition.
 	mostPartitionBytes = 64 << 10
 )
@@ -52,6 +54,9 @@ func (s *State) addTopics(c *connector, m *runnerv1.RecordTopics) (wrong string)
 		return fmt.Sprintf("the connector has written %d topics; their names take more than %d bytes together, which is the limit", len(c.topics.Topics), mostTopicBytes)
 	}
 	if topic, id := m.GetOffsetsTopic(), m.GetOffsetsTopicId(); topic != "" {
+		if len(id) > mostIDBytes {
+			return fmt.Sprintf("the id of the offsets topic has %d bytes, at most %d are right", len(id), mostIDBytes)
+		}
 		if own := c.offsetsTopic(s.options.Cluster); topic != own {
 			return fmt.Sprintf("the offsets topic of connector %q is %s, not %s", c.name, own, topic)
 		}

@@ -159,7 +159,7 @@ func TestARunnerIsChosenForQuestions(t *testing.T) {
 		"labels":       {map[string]string{"connector.class": "file", "placement.labels": "a=b"}, CodeRefused, `no runner that offers connector type "file" has the wanted labels: r lacks a=b`},
 		"wrong labels": {map[string]string{"connector.class": "file", "placement.labels": "a"}, CodeInvalid, `placement.labels is "a"; it is label=value, several separated by commas`},
 		"tasks":        {map[string]string{"connector.class": "file", "tasks.max": "10001"}, CodeInvalid, `tasks.max is "10001"; it is a whole number from 1 to 10000`},
-		"large":        {map[string]string{"connector.class": "file", "x": strings.Repeat("x", 300_000)}, CodeInvalid, "the configuration takes 300020 bytes, the limit is 262144"},
+		"large":        {map[string]string{"connector.class": "file", "x": strings.Repeat("x", 300_000)}, CodeInvalid, "the configuration takes 300045 bytes as JSON, the limit is 262144"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := m.state.Choose(test.config); err == nil || err.Code != test.code || err.Error() != test.want {
