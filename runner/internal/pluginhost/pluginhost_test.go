@@ -184,6 +184,7 @@ func TestFirstLineThatIsNoHandshakeIsQuotedAndLeavesNothing(t *testing.T) {
 	}
 	for mode, want := range cases {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t, func(c *Config) { c.StartTimeout = time.Second })
 			begin := time.Now()
 			_, err := h.Start(t.Context(), Spec{Path: plugin(t, mode)})
@@ -345,6 +346,7 @@ func TestCrashDuringARunIsRetriableAndSaysHow(t *testing.T) {
 	}
 	for connector, tc := range cases {
 		t.Run(connector, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t, nil)
 			spec := Spec{Path: plugin(t, "good"), Label: "connector c"}
 			if connector == "eat" {
@@ -399,6 +401,7 @@ func TestStopEndsWhateverThePluginDoes(t *testing.T) {
 		"stopped":  func(p *Process) error { return syscall.Kill(p.PID(), syscall.SIGSTOP) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t, nil)
 			p := mustStart(t, h, Spec{Path: plugin(t, name)})
 			if err := prepare(p); err != nil {

@@ -47,16 +47,17 @@ func (s *served) AlterOffsets(ctx context.Context, req *source.AlterRequest) (*s
 	return a, s.explain(ctx, err)
 }
 
-// crashNotice is how long after a broken connection the end of the process is waited for: the one is seen a moment before the other.
-const crashNotice = time.Second
+// crashNotice is how long after a broken connection the end of the process is waited for: the one is seen before the other, and the last words are read in between.
+const crashNotice = pipeGrace + time.Second
 
-// explain replaces the error of a broken connection by the end of the process that broke it.
+// explain replaces the error of a broken connection by the end of the process that broke it. Such an error is UNAVAILABLE or, where the end was seen first and the
+// connection closed for it, CANCELLED; both may also be the plugin's own answer, which stays where the process lives.
 func (s *served) explain(ctx context.Context, err error) error {
 	var e *source.Error
-	if err == nil || s.process.child == nil || !errors.As(err, &e) || e.Kind != source.Retriable {
+	if err == nil || s.process.child == nil || ctx.Err() != nil || !errors.As(err, &e) || e.Kind != source.Retriable {
 		return err
 	}
-	if status.Code(e.Err) != codes.Unavailable || !waitFor(ctx, s.process.done, crashNotice) {
+	if status.Code(e.Err) != codes.Unavailable && !errors.Is(e, context.Canceled) || !waitFor(ctx, s.process.done, crashNotice) {
 		return err
 	}
 	exit := s.process.Err()

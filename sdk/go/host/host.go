@@ -135,24 +135,25 @@ func (c *Client) Shutdown(ctx context.Context) error {
 }
 
 // call makes one unary call with a deadline.
-func call[Req, Res any](ctx context.Context, name string, within time.Duration,
-	rpc func(context.Context, *Req, ...grpc.CallOption) (*Res, error), req *Req,
-) (*Res, error) {
-	if err := checkSize(name, any(req).(proto.Message)); err != nil {
-		return nil, err
+func call[Req proto.Message, Res any](ctx context.Context, name string, within time.Duration,
+	rpc func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
+) (Res, error) {
+	var none Res
+	if err := checkSize(name, req); err != nil {
+		return none, err
 	}
 	callCtx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	res, err := rpc(callCtx, req)
-	if err == nil {
+	switch {
+	case err == nil:
 		return res, nil
-	}
-	if ctx.Err() == nil && outOfTime(callCtx, err) {
-		return nil, &source.Error{
+	case ctx.Err() == nil && outOfTime(callCtx, err):
+		return none, &source.Error{
 			Kind: source.Retriable, Message: fmt.Sprintf("%s: the plugin gave no answer within %s", name, within), Err: context.DeadlineExceeded,
 		}
 	}
-	return nil, explain(name, err)
+	return none, explain(name, err)
 }
 
 // outOfTime says whether a call failed because its time was up. The plugin's side knows the deadline too, and may give up, with CANCELLED, a moment before this one.

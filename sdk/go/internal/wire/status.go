@@ -19,9 +19,9 @@ func EncodeError(err error) *pluginv1.Error {
 		return &pluginv1.Error{Kind: pluginv1.ErrorKind_ERROR_KIND_RETRIABLE, Message: ValidText(err.Error())}
 	}
 	message := e.Message
-	if err != error(e) {
+	if text := err.Error(); text != e.Error() {
 		// Whoever wrapped the error said where it happened. Key and hint are fields of their own, so they aren't repeated in the text.
-		message = strings.Replace(err.Error(), e.Error(), e.Message, 1)
+		message = strings.Replace(text, e.Error(), e.Message, 1)
 	}
 	return &pluginv1.Error{
 		Kind: pluginv1.ErrorKind(e.Kind), Message: ValidText(message), Key: ValidText(e.Key), Hint: ValidText(e.Hint), Partition: e.Partition,
