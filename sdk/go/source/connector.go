@@ -20,6 +20,7 @@ type Connector interface {
 type Reader interface {
 	// Read adds records to out until it makes sense to return: when nothing more is there (call out.Idle then), or out.Full is true. It blocks while there is nothing to read, and returns
 	// nil promptly when ctx is done. What it added before it returned an error is sent first.
+	// Where it returns without having added anything it is called again after a pause, which grows from 1 ms to 100 ms: a source that can only be polled needs no timer of its own.
 	Read(ctx context.Context, out *Records) error
 	// Close closes the source. No other method is called after it.
 	Close() error
@@ -55,7 +56,7 @@ type Header struct {
 type Record struct {
 	// Partition is where it comes from; required.
 	Partition *Partition
-	// Offset is the position after this record. It may be nil where Records.Reach is called before Read returns.
+	// Offset is the position after this record. Where it is nil the record waits until Records.Reach names the offset that covers it.
 	Offset Fields
 	// Topic is where it goes; required.
 	Topic string

@@ -13,8 +13,9 @@ import (
 // Records takes what a Reader reads, and sends it on in batches: when Read returns, at every mark, and before a batch would be larger than the limits. Its methods are for Read alone, and for
 // one goroutine at a time. They copy what they are given. An error from them means that the record is not taken, or that the task ends: return it.
 //
-// Records of one partition with equal offsets, and records without an offset up to the next Reach of their partition, are one unit: no transaction ends between them. Equal offsets are
-// recognised within one Read only.
+// Records of one partition with equal offsets are one unit, an event of the source: no transaction ends between them. They are recognised within one Read only. So are records without an offset, up
+// to the next Reach of their partition, also over several Reads. Such records wait here until Reach names the offset that covers them, since every batch that goes out says how far it reaches:
+// what takes more than 64 MiB should have its offset on each record instead.
 type Records struct {
 	task   *Task
 	limits Limits
@@ -25,7 +26,9 @@ type Records struct {
 	builder     Builder
 	touched     []*Partition // with a record or an offset in the open batch
 	offsetBytes int          // what the offsets of touched need in the batch, at most
-	uncovered   int          // partitions with records that no offset covers yet, of this batch or an earlier one
+	uncovered   int          // partitions with records that no offset covers yet
+	held        []heldBatch  // full, and waiting until uncovered is 0
+	heldBytes   int
 	dropped     Dropped      // not sent yet; Count 0 is none
 	dropping    []*Partition // of dropped
 	dropBytes   int
@@ -39,13 +42,6 @@ type Records struct {
 	lastNum   uint32
 	scratch   []byte
 	err       error
-}
-
-// outgoing is a message with its number, and the positions that it reaches.
-type outgoing struct {
-	message   Message
-	seq       uint64
-	positions []Position
 }
 
 // A Read should return when its batch has as much: a batch of this size costs next to nothing per record, and larger ones only cost memory.
@@ -87,7 +83,7 @@ func (r *Records) Add(rec Record) error {
 			return err
 		}
 	}
-	if r.dropped.Count > 0 || !r.fits(size, len(rec.Headers), p, offset) {
+	if r.dropped.Count > 0 || r.builder.Len() >= r.limits.MaxBatchRecords || !r.fits(size, len(rec.Headers), p, offset) {
 		// Equal offsets stay together: the offset of the batch that ends here covers this record too.
 		if err := r.split(offset != nil && bytes.Equal(offset, p.offset)); err != nil {
 			return err
@@ -161,13 +157,9 @@ func (r *Records) knows(schema uint32) bool {
 
 // fits says whether the open batch can take size more bytes in a record of p, and an offset.
 func (r *Records) fits(size, headers int, p *Partition, offset []byte) bool {
-	b := &r.builder
-	if b.Len() >= r.limits.MaxBatchRecords {
-		return false
-	}
 	// What p has in the batch already is counted again: a bound is enough.
 	more := size + recordOverhead + 8*headers + len(offset) + len(p.offset) + offsetOverhead
-	return b.Bound()+r.offsetBytes+more <= r.limits.MaxBatchBytes
+	return r.builder.Bound()+r.offsetBytes+more <= r.limits.MaxBatchBytes
 }
 
 // Reach says how far a partition has come: the offset covers every record of it so far. An offset without a record moves the stored position too.
@@ -213,7 +205,6 @@ func (r *Records) reach(p *Partition, offset []byte) {
 	r.touch(p)
 	r.offsetBytes += len(offset) - len(p.offset)
 	p.offset = append(p.offset[:0], offset...)
-	p.reached = true
 	if p.uncovered {
 		p.uncovered = false
 		r.uncovered--
@@ -232,6 +223,9 @@ func (r *Records) touch(p *Partition) {
 func (r *Records) Idle() error {
 	if err := r.flush(); err != nil {
 		return err
+	}
+	if r.uncovered > 0 {
+		return Fatalf("Idle was called after records that no offset covers yet: call Reach first")
 	}
 	if r.idle {
 		return nil
@@ -335,82 +329,6 @@ func (r *Records) mark(m Mark, method string) error {
 	}
 	r.taken = true
 	return r.seal(false, m)
-}
-
-// flush sends what was added so far.
-func (r *Records) flush() error {
-	if r.err != nil {
-		return r.err
-	}
-	return r.split(false)
-}
-
-func (r *Records) split(continues bool) error {
-	if err := r.sendDropped(); err != nil {
-		return err
-	}
-	return r.seal(continues, NoMark)
-}
-
-// seal sends the open batch, where it has anything.
-func (r *Records) seal(continues bool, mark Mark) error {
-	if r.builder.Len() == 0 && len(r.touched) == 0 && mark == NoMark {
-		return nil
-	}
-	var positions []Position
-	for _, p := range r.touched {
-		p.touched = false
-		// An offset covers every record of its partition: not yet, where the partition's last event goes on.
-		if p.reached && !p.uncovered {
-			p.reached = false
-			positions = append(positions, Position{Partition: p, Offset: bytes.Clone(p.offset)})
-		}
-	}
-	r.touched = r.touched[:0]
-	r.offsetBytes = 0
-	if n := len(positions); n > 0 {
-		r.builder.batch.Offsets = make([]Reached, n)
-		for i, p := range positions {
-			r.builder.batch.Offsets[i] = Reached{Partition: p.Partition.number, Offset: p.Offset}
-		}
-	}
-	r.seq++
-	b := r.builder.Batch(r.seq)
-	b.Continues = continues || r.uncovered > 0
-	b.Boundary = mark
-	if size := b.Size(); size > r.limits.MaxBatchBytes {
-		r.err = Fatalf("a batch has %d bytes, the limit is %d", size, r.limits.MaxBatchBytes)
-		return r.err
-	}
-	r.sinceMark = mark == NoMark
-	return r.emit(outgoing{message: b, seq: r.seq, positions: positions})
-}
-
-// sendDropped sends the drops that were collected.
-func (r *Records) sendDropped() error {
-	if r.dropped.Count == 0 {
-		return nil
-	}
-	r.seq++
-	d := r.dropped
-	d.Seq = r.seq
-	positions := make([]Position, len(r.dropping))
-	for i, p := range r.dropping {
-		p.touched = false
-		positions[i] = Position{Partition: p, Offset: bytes.Clone(p.offset)}
-		d.Offsets = append(d.Offsets, Reached{Partition: p.number, Offset: positions[i].Offset})
-	}
-	r.dropped, r.dropping, r.dropBytes = Dropped{}, r.dropping[:0], 0
-	r.sinceMark = true
-	return r.emit(outgoing{message: &d, seq: r.seq, positions: positions})
-}
-
-func (r *Records) emit(o outgoing) error {
-	r.idle = false
-	if err := r.send(o); err != nil {
-		r.err = err
-	}
-	return r.err
 }
 
 // recordError is a Fatal error of one partition.

@@ -116,12 +116,14 @@ func TestEqualOffsetsStayTogether(t *testing.T) {
 	})
 }
 
-func TestRecordsWithoutAnOffsetContinueUntilReach(t *testing.T) {
+// TestRecordsWithoutAnOffsetWaitForReach: what the runner gets always says how far it reaches, so the records of an event wait until that is known.
+func TestRecordsWithoutAnOffsetWaitForReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		next := make(chan struct{})
 		r := startRun(t, &scripted{read: once(
 			func(task *Task, out *Records) error { return add(t, task, out, "a", "1", "2", "3") },
 			func(task *Task, out *Records) error { return add(t, task, out, "b", "x@1") },
-			func(task *Task, out *Records) error { return out.Reach(part1(t, task, "a"), Fields{"n": 3}) },
+			func(task *Task, out *Records) error { <-next; return out.Reach(part1(t, task, "a"), Fields{"n": 3}) },
 			func(task *Task, out *Records) error {
 				if err := add(t, task, out, "a", "4"); err != nil {
 					return err
@@ -130,12 +132,43 @@ func TestRecordsWithoutAnOffsetContinueUntilReach(t *testing.T) {
 			},
 		)}, RunOpen{Limits: Limits{MaxBatchRecords: 2}})
 		r.credit(1<<20, 0)
-		r.expect("opened", `declare p1={"f":"a"} t1=t`, `batch 1 1 2 continues`, `batch 2 3 continues`,
-			`declare p2={"f":"b"}`, `batch 3 x 2@{"n":"1"} continues`, `batch 4 1@{"n":3}`, `batch 5 4 1@{"n":4}`)
+		r.expect("opened")
+		close(next)
+		r.expect(`declare p1={"f":"a"} p2={"f":"b"} t1=t`, `batch 1 1 2 1@{"n":3} continues`, `batch 2 3 x 2@{"n":"1"} 1@{"n":3}`, `batch 3 4 1@{"n":4}`)
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}
 	})
+}
+
+func TestWhatWaitsForReachIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		value := strings.Repeat("x", MaxRecordBytes)
+		r := startRun(t, &scripted{read: func(_ context.Context, task *Task, out *Records) error { return add(t, task, out, "a", value) }}, RunOpen{})
+		if err := <-r.done; err == nil || !strings.Contains(err.Error(), "call Reach earlier") {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+func TestWhatNeedsAWholeEventSaysSo(t *testing.T) {
+	for method, call := range map[string]func(task *Task, out *Records) error{
+		"Idle":      func(_ *Task, out *Records) error { return out.Idle() },
+		"EndSource": func(_ *Task, out *Records) error { return out.EndSource() },
+		"Drop":      func(task *Task, out *Records) error { return out.Drop(part1(t, task, "a"), Fields{"n": 1}, 1, "rule") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := startRun(t, &scripted{read: once(func(task *Task, out *Records) error {
+				if err := add(t, task, out, "a", "1"); err != nil {
+					return err
+				}
+				return call(task, out)
+			})}, RunOpen{})
+			if err := <-r.done; err == nil || !strings.Contains(err.Error(), method+" was called") || !strings.Contains(err.Error(), "call Reach first") {
+				t.Fatalf("%s: got %v", method, err)
+			}
+		})
+	}
 }
 
 func TestReachOfTheSameOffsetSendsNothing(t *testing.T) {

@@ -33,7 +33,6 @@ type Partition struct {
 	// What Records keeps, so that a record needs no map.
 	offset    []byte // the latest offset, canonical; at first the stored one
 	touched   bool   // is in Records.touched
-	reached   bool   // offset belongs into the open batch
 	uncovered bool   // has records that no offset covers yet
 }
 

@@ -29,7 +29,6 @@ type received struct {
 	reached []reached           // not committed
 	wholes  []uint64            // uncommitted messages after which a commit may come
 	mark    uint64              // the last message with a mark
-	bare    map[uint32]struct{} // partitions with records that no offset covers yet
 	known   map[string]struct{} // canonical partitions that were declared
 }
 
@@ -52,7 +51,7 @@ type reached struct {
 func newReceived(claim source.Claim, limits source.Limits) received {
 	return received{
 		claim: claim, limits: limits, partitions: make([]partition, 1), topics: make([]string, 1), schemas: make(map[uint32]bool),
-		dropped: make(map[string]uint64), bare: make(map[uint32]struct{}), known: make(map[string]struct{}),
+		dropped: make(map[string]uint64), known: make(map[string]struct{}),
 	}
 }
 
@@ -142,25 +141,28 @@ func (s *received) batch(b *source.Batch) error {
 	if err := b.Check(s.limits); err != nil {
 		return fmt.Errorf("batch %d: %w", b.Seq, err)
 	}
+	if err := s.reach(b.Seq, b.Offsets); err != nil {
+		return fmt.Errorf("batch %d: %w", b.Seq, err)
+	}
+	covered := make(map[uint32]bool, len(b.Offsets))
+	for _, o := range b.Offsets {
+		covered[o.Partition] = true
+	}
 	for i, v := range b.Records() {
 		if int(v.Partition) >= len(s.partitions) || int(v.Topic) >= len(s.topics) || !s.knows(v.KeySchema) || !s.knows(v.ValueSchema) {
 			return fmt.Errorf("batch %d: record %d uses a partition, topic or schema that wasn't declared", b.Seq, i)
 		}
-		s.bare[v.Partition] = struct{}{}
+		// I1: an offset covers every record.
+		if !covered[v.Partition] {
+			return fmt.Errorf("batch %d: the source partition %s has records, but no offset that covers them", b.Seq, s.partitions[v.Partition].canonical)
+		}
 		s.records = append(s.records, numbered{s.record(v), b.Seq})
 	}
 	s.uncommitted += b.Count
-	if err := s.reach(b.Seq, b.Offsets); err != nil {
-		return fmt.Errorf("batch %d: %w", b.Seq, err)
-	}
 	if b.Continues {
 		return nil
 	}
-	// I1: at a place where a commit may come, an offset covers every record.
-	for p := range s.bare {
-		return fmt.Errorf("batch %d: the source partition %s has records, but no offset that covers them", b.Seq, s.partitions[p].canonical)
-	}
-	s.settle(b.Seq)
+	s.wholes = append(s.wholes, b.Seq)
 	switch b.Boundary {
 	case source.MarkAbort:
 		s.records = slices.DeleteFunc(s.records, func(r numbered) bool { return r.seq > s.mark })
@@ -169,13 +171,6 @@ func (s *received) batch(b *source.Batch) error {
 		s.mark = b.Seq
 	}
 	return nil
-}
-
-// settle notes that a commit may come after this message, unless an event goes on.
-func (s *received) settle(seq uint64) {
-	if len(s.bare) == 0 {
-		s.wholes = append(s.wholes, seq)
-	}
 }
 
 func (s *received) drop(d *source.Dropped) error {
@@ -189,7 +184,7 @@ func (s *received) drop(d *source.Dropped) error {
 	if err := s.reach(d.Seq, d.Offsets); err != nil {
 		return fmt.Errorf("drop %d: %w", d.Seq, err)
 	}
-	s.settle(d.Seq)
+	s.wholes = append(s.wholes, d.Seq)
 	return nil
 }
 
@@ -201,7 +196,6 @@ func (s *received) reach(seq uint64, offsets []source.Reached) error {
 		if _, err := source.Canonical(o.Offset); err != nil {
 			return fmt.Errorf("the offset %s %w", o.Offset, err)
 		}
-		delete(s.bare, o.Partition)
 		p := s.partitions[o.Partition]
 		s.reached = append(s.reached, reached{source.PartitionOffset{Partition: p.json, Offset: o.Offset}, seq})
 	}
