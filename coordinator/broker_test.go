@@ -214,7 +214,7 @@ func realRights(t *testing.T, broker *kafka.Broker, admin *kadm.Client) {
 	if err != nil {
 		t.Fatalf("campaign with the rights: %v", err)
 	}
-	defer leadership.Resign()
+	defer log.Resign()
 	if err := leadership.Write(t.Context(), []state.Record{{Key: "a", Value: []byte("1")}}); err != nil {
 		t.Error(err)
 	}
@@ -236,7 +236,7 @@ func realLog(t *testing.T, broker *kafka.Broker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer first.Resign()
+	defer log.Resign()
 	const writes = 200
 	slowest, began := time.Duration(0), time.Now()
 	for i := range writes {
@@ -255,14 +255,14 @@ func realLog(t *testing.T, broker *kafka.Broker) {
 		t.Fatalf("stale write: %v", err)
 	}
 	<-first.Done()
-	first.Resign()
+	log.Resign()
 	next, _ := newLog("two:2")
 	began = time.Now()
 	second, err := next.Campaign(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.Resign()
+	defer next.Resign()
 	t.Logf("took over in %v", time.Since(began))
 	if len(second.Records()) != 11 || second.Records()[0].Key == "" {
 		t.Errorf("%d records", len(second.Records()))

@@ -29,6 +29,7 @@ var errUnfit = errors.New("this coordinator can't lead")
 
 // stand stands for election and leads, again and again, until ctx ends.
 func (c *Coordinator) stand(ctx context.Context) error {
+	defer c.store.Resign()
 	for {
 		err := c.term(ctx)
 		if ctx.Err() != nil {
@@ -51,7 +52,7 @@ func (c *Coordinator) stand(ctx context.Context) error {
 	}
 }
 
-// term is one candidacy and, where it is won, one leadership: nil then.
+// term is one candidacy and, where it is won, one leadership: nil then. A coordinator that can't lead at all leaves the election; one that led and lost the log stays in it.
 func (c *Coordinator) term(ctx context.Context) error {
 	if err := c.reach(ctx); err != nil {
 		return err
@@ -61,12 +62,22 @@ func (c *Coordinator) term(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer leadership.Resign()
+	defer leadership.End()
 	st, err := c.load(leadership)
 	if err != nil {
+		c.store.Resign()
 		return err
 	}
-	c.lead(ctx, leadership, st)
+	led, cause := c.lead(ctx, leadership, st)
+	switch {
+	case ctx.Err() != nil:
+		c.log.Info("the leadership is given up")
+	case led:
+		c.log.Warn("the leadership is lost", "cause", cause)
+	default:
+		c.store.Resign()
+		return fmt.Errorf("begin to lead: %w", cause)
+	}
 	return nil
 }
 
@@ -88,8 +99,8 @@ func (c *Coordinator) load(leadership *configlog.Leadership) (*state.State, erro
 	return st, nil
 }
 
-// lead leads until ctx ends or the leadership is lost. Where it ends, everything that was made for it has ended too.
-func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership, st *state.State) {
+// lead leads until ctx ends or the leadership is lost, and says whether its first transaction was committed. When it returns, everything that was made for the leadership has ended too.
+func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership, st *state.State) (led bool, cause error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	core := loop.New(loop.Config{State: st, Logger: c.log.Named("loop")})
@@ -113,30 +124,27 @@ func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership
 		return nil
 	})
 	group.Go(func() error {
-		c.announce(ctx, core, &control.Leader{Core: core, Runners: runners, Rights: c.fencer})
+		led = c.announce(ctx, core, &control.Leader{Core: core, Runners: runners, Rights: c.fencer})
 		return nil
 	})
-	err := group.Wait()
+	cause = group.Wait()
 	c.control.Lead(nil)
 	c.healthy(false)
 	if lost := leadership.Err(); lost != nil {
-		err = lost
+		cause = lost
 	}
-	if err != nil {
-		c.log.Warn("the leadership is lost", "cause", err)
-	} else {
-		c.log.Info("the leadership is given up")
-	}
+	return led, cause
 }
 
-// announce says that this coordinator leads, once its first transaction is committed.
-func (c *Coordinator) announce(ctx context.Context, core *loop.Loop, leader *control.Leader) {
+// announce says that this coordinator leads, once its first transaction is committed; false where that never was.
+func (c *Coordinator) announce(ctx context.Context, core *loop.Loop, leader *control.Leader) bool {
 	var term uint64
 	if err := core.View(ctx, func(st *state.State) { term = st.Term() }); err != nil {
-		return // The loop has ended, which says why.
+		return false // The loop has ended, which says why.
 	}
 	c.control.Lead(leader)
 	c.healthy(true)
 	c.log.Info("leading", "cluster", c.config.Cluster, "term", term, "address", c.config.Advertise)
 	c.led.Do(func() { close(c.leading) })
+	return true
 }

@@ -10,22 +10,35 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
-// Campaign waits to be elected and takes over. It returns a leadership, or an error: that of ctx, or why this coordinator can't take part just now; it may be called again then. Whoever gets a leadership calls its Resign.
+// Campaign waits to be elected and takes over. It returns a leadership, or an error: that of ctx, or why this coordinator can't take part just now; it may be called again then. A candidacy outlives a leadership that ended
+// for another reason than a lost election: Resign ends it. Campaign and Resign are called by one goroutine.
 func (l *Log) Campaign(ctx context.Context) (*Leadership, error) {
 	limit, err := l.ensureTopic(ctx)
 	if err != nil {
 		return nil, err
 	}
-	election, err := l.runForOffice()
-	if err != nil {
-		return nil, err
+	if l.candidacy != nil && l.candidacy.why() != nil {
+		l.Resign()
 	}
-	leadership, err := l.await(ctx, election, limit)
+	if l.candidacy == nil {
+		if l.candidacy, err = l.runForOffice(); err != nil {
+			return nil, err
+		}
+	}
+	leadership, err := l.await(ctx, l.candidacy, limit)
 	if err != nil {
-		election.resign()
+		l.Resign() // Another coordinator may be able to.
 		return nil, err
 	}
 	return leadership, nil
+}
+
+// Resign leaves the election, so that another coordinator is elected at once, and ends the leadership.
+func (l *Log) Resign() {
+	if l.candidacy != nil {
+		l.candidacy.resign()
+		l.candidacy = nil
+	}
 }
 
 // await waits for the election and takes over within it.
@@ -49,17 +62,26 @@ func (l *Log) await(ctx context.Context, e *election, limit int) (*Leadership, e
 		case <-done:
 		}
 	})
-	leadership, err := l.takeOver(ctx, e, limit)
+	taking, enough := context.WithTimeoutCause(ctx, takeOverTimeout, fmt.Errorf("taking over the config log took more than %v", takeOverTimeout))
+	defer enough()
+	leadership, err := l.takeOver(taking, limit)
 	close(done)
 	wait.Wait()
 	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return leadership, err
+	if err != nil {
+		return nil, err
+	}
+	e.carry(leadership.end)
+	return leadership, nil
 }
 
+// takeOverTimeout is how long an elected coordinator may take before another one gets its turn.
+const takeOverTimeout = 30 * time.Second
+
 // takeOver is I7: elected → id initialised → log settled → read to its end.
-func (l *Log) takeOver(ctx context.Context, e *election, limit int) (*Leadership, error) {
+func (l *Log) takeOver(ctx context.Context, limit int) (*Leadership, error) {
 	began := time.Now()
 	taken, err := l.config.Fencer.Take(ctx, l.id)
 	if err != nil {
@@ -77,28 +99,48 @@ func (l *Log) takeOver(ctx context.Context, e *election, limit int) (*Leadership
 		return nil, fmt.Errorf("read the config log: %w", err)
 	}
 	l.log.Debug("took over the config log", "records", len(records), "end", end, "took", time.Since(began).Round(time.Millisecond), "epoch", taken.Epoch)
-	return &Leadership{log: l, election: e, writer: w, records: records}, nil
+	return &Leadership{log: l, writer: w, records: records, done: make(chan struct{})}, nil
 }
 
 // Leadership is the right to write the log, until Done.
 type Leadership struct {
-	log      *Log
-	election *election
-	records  []state.Record
+	log     *Log
+	records []state.Record
 
 	mu        sync.Mutex // one write at a time
 	writer    *writer
 	announced bool
+
+	over   sync.Once
+	done   chan struct{}
+	reason error // set before done is closed
 }
 
 // Records is what the log held when it was taken over, oldest first: the newest record of each key, without deleted keys.
 func (l *Leadership) Records() []state.Record { return l.records }
 
 // Done is closed when the leadership is over; Err then says why.
-func (l *Leadership) Done() <-chan struct{} { return l.election.lost }
+func (l *Leadership) Done() <-chan struct{} { return l.done }
 
 // Err is nil while the leadership lasts.
-func (l *Leadership) Err() error { return l.election.why() }
+func (l *Leadership) Err() error {
+	select {
+	case <-l.done:
+		return l.reason
+	default:
+		return nil
+	}
+}
+
+// End ends the leadership and stays in the election.
+func (l *Leadership) End() { l.end(ErrEnded) }
+
+func (l *Leadership) end(reason error) {
+	l.over.Do(func() {
+		l.reason = reason
+		close(l.done)
+	})
+}
 
 // Write writes the records in one transaction and returns when every reader can read them. A write that was begun is finished whatever becomes of ctx, within the write time-out. Any error but ErrTooLarge and a ctx that
 // had ended before ends the leadership: what was written is then either visible to the next leader or to nobody.
@@ -120,13 +162,10 @@ func (l *Leadership) Write(ctx context.Context, records []state.Record) error {
 		return err
 	case err != nil:
 		// I7: refused or unknown, nothing is written under this epoch again.
-		l.election.end(fmt.Errorf("write the config log: %w", err))
+		l.end(fmt.Errorf("write the config log: %w", err))
 		return l.Err()
 	}
 	l.announced = true
 	l.log.leader.Store(l.log.config.Address)
 	return nil
 }
-
-// Resign ends the leadership and leaves the election, so that another coordinator takes over at once.
-func (l *Leadership) Resign() { l.election.resign() }

@@ -65,6 +65,8 @@ type Log struct {
 	group  string
 	log    hclog.Logger
 	leader atomic.Value // string
+
+	candidacy *election // of the goroutine that calls Campaign; nil where there is none
 }
 
 // New makes a Log; it asks nobody for anything.

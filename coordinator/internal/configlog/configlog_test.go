@@ -78,7 +78,15 @@ func newCandidate(t *testing.T, bootstrap, address string, change func(*configlo
 	return &candidate{Log: configlog.New(config), fencer: fencer, client: client}
 }
 
-func (c *candidate) lead(t *testing.T) *configlog.Leadership {
+// led is a leadership and whose it is.
+type led struct {
+	*configlog.Leadership
+	of *candidate
+}
+
+func (l *led) Resign() { l.of.Resign() }
+
+func (c *candidate) lead(t *testing.T) *led {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -86,15 +94,15 @@ func (c *candidate) lead(t *testing.T) *configlog.Leadership {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(leadership.Resign)
-	return leadership
+	t.Cleanup(c.Resign)
+	return &led{leadership, c}
 }
 
 func record(key, value string) state.Record {
 	return state.Record{Key: key, Value: []byte(value)}
 }
 
-func write(t *testing.T, l *configlog.Leadership, records ...state.Record) {
+func write(t *testing.T, l *led, records ...state.Record) {
 	t.Helper()
 	if err := l.Write(t.Context(), records); err != nil {
 		t.Fatal(err)
@@ -189,13 +197,13 @@ func TestWhoeverWaitsNeverTouchesTheLogsID(t *testing.T) {
 	})
 	leader := b.candidate(t, "one:1", nil).lead(t)
 	waiting := b.candidate(t, "two:2", nil)
-	elected := make(chan *configlog.Leadership, 1)
+	elected := make(chan *led, 1)
 	go func() {
 		l, err := waiting.Campaign(context.Background())
 		if err != nil {
 			t.Error(err)
 		}
-		elected <- l
+		elected <- &led{l, waiting}
 	}()
 	followed, stop := context.WithCancel(t.Context())
 	named, over := make(chan string, 4), make(chan error, 1)
@@ -242,6 +250,9 @@ func TestAStaleLeadersWriteIsRefused(t *testing.T) {
 	if _, err := c.fencer.Take(t.Context(), logID); err != nil {
 		t.Fatal(err)
 	}
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
 	err := l.Write(t.Context(), []state.Record{record("a", "stale")})
 	if !errors.Is(err, kerr.InvalidProducerEpoch) && !errors.Is(err, kerr.ProducerFenced) {
 		t.Fatalf("stale write: %v", err)
@@ -252,6 +263,33 @@ func TestAStaleLeadersWriteIsRefused(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a=1"}, readable(t, b.bootstrap)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestALeaderWhoseWriteFailedMayLeadAgain stays in the election: nobody else has to be waited for.
+func TestALeaderWhoseWriteFailedMayLeadAgain(t *testing.T) {
+	b := newBed(t, 1)
+	c := b.candidate(t, "one:1", nil)
+	first := c.lead(t)
+	write(t, first, record("a", "1"))
+	joins := 0
+	b.cluster.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		joins++
+		return nil, nil, false
+	})
+	b.fail(1, kmsg.NewPtrProduceRequest(), kerr.InvalidTxnState)
+	if err := first.Write(t.Context(), []state.Record{record("a", "2")}); err == nil {
+		t.Fatal("written")
+	}
+	first.End()
+	second := c.lead(t)
+	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Records()); diff != "" || joins != 0 {
+		t.Errorf("joined %d times, %s", joins, diff)
+	}
+	write(t, second, record("a", "3"))
+	if err := first.Write(t.Context(), []state.Record{record("a", "4")}); err == nil {
+		t.Error("an ended leadership wrote")
 	}
 }
 

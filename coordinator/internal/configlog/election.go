@@ -9,8 +9,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// leaveTimeout is how long leaving the group may take before its session time-out has to do it.
-const leaveTimeout = 2 * time.Second
+const (
+	// leaveTimeout is how long leaving the group may take before its session time-out has to do it.
+	leaveTimeout = 2 * time.Second
+	// outage is how long a candidacy lives without a broker that answers. A member that comes back after a broker's restart goes on; a new one would wait for the old one's session time-out.
+	outage        = 20 * time.Second
+	outageRetries = 1000
+)
 
 // election is one candidacy: a member of the group, elected as long as the log's partition is assigned to it. The group reads nothing and commits nothing.
 type election struct {
@@ -22,6 +27,7 @@ type election struct {
 	mu     sync.Mutex
 	won    bool
 	reason error
+	ended  func(reason error) // the leadership that rests on it; may be nil
 }
 
 // runForOffice joins the group. Whoever calls it calls resign.
@@ -36,6 +42,7 @@ func (l *Log) runForOffice() (*election, error) {
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, revoked map[string][]int32) {
 			e.revoked(revoked, fmt.Errorf("the group %q moved the leadership: %w", l.group, ErrEnded))
 		}),
+		kgo.RetryTimeout(outage), kgo.RequestRetries(outageRetries),
 		// Losing the partition comes with an error, which says why.
 		kgo.WithHooks(&groupErrors{election: e, log: l}),
 	)
@@ -79,6 +86,19 @@ func (e *election) end(reason error) {
 	if e.reason == nil {
 		e.reason = reason
 		close(e.lost)
+		if e.ended != nil {
+			e.ended(reason)
+		}
+	}
+}
+
+// carry makes the end of the candidacy the end of a leadership too.
+func (e *election) carry(ended func(reason error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = ended
+	if e.reason != nil {
+		ended(e.reason)
 	}
 }
 
