@@ -204,13 +204,13 @@ func TestABusyStreamGetsLargeTransactionsAndAQuietOneSmallDelays(t *testing.T) {
 		{time.Millisecond, 1, 1, 5, 5 * time.Millisecond},
 		{time.Millisecond, 5, 30, 80, 15 * time.Millisecond},         // 5,000 a second
 		{time.Millisecond, 50, 3_000, 7_000, 110 * time.Millisecond}, // 50,000 a second
-		{time.Millisecond, 300, 25_000, 40_000, 110 * time.Millisecond},
+		{time.Millisecond, 300, 20_000, 40_000, 110 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%d each %s", c.perBatch, c.every), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(nil)
 				b.k.slow["commit"] = 3 * time.Millisecond
-				const batches = 500
+				const batches = 300
 				var opening time.Time
 				var slowest time.Duration
 				acked := 0

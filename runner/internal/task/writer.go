@@ -27,6 +27,8 @@ type writer struct {
 	arrived uint64
 	// idle: the last entry was Idle.
 	idle bool
+	// credit is what has been produced and not yet been given back.
+	credit uint64
 	// commits counts commits. broken: a commit failed in a way that forbids an abort.
 	commits uint64
 	broken  bool
@@ -288,10 +290,12 @@ func (w *writer) begin() error {
 	return nil
 }
 
-// returnCredit gives back what a batch cost.
+// returnCredit gives back what a batch cost. Little is saved up: each grant is a message, and a plugin that has seven eighths of the window left doesn't wait for it.
 func (w *writer) returnCredit(bytes int) {
-	if bytes > 0 {
-		w.in.grant(uint64(bytes))
+	w.credit += uint64(bytes)
+	if w.credit >= windowBytes/8 {
+		w.in.grant(w.credit)
+		w.credit = 0
 	}
 }
 
