@@ -261,7 +261,7 @@ func TestABrokerThatIsAbsentIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := free.Addr().String()
-	port := free.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener's
+	port := free.Addr().(*net.TCPAddr).Port
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -129,22 +129,31 @@ func (s *Server) GetCluster(ctx context.Context, _ *controlv1.GetClusterRequest)
 
 // ListPlugins lists what runners offer.
 func (s *Server) ListPlugins(ctx context.Context, _ *controlv1.ListPluginsRequest) (*controlv1.ListPluginsResponse, error) {
-	resp := &controlv1.ListPluginsResponse{}
-	return resp, s.view(ctx, func(st *state.State) { resp.Plugins = pluginsOf(st.Plugins()) })
+	var views []state.PluginView
+	if err := s.view(ctx, func(st *state.State) { views = st.Plugins() }); err != nil {
+		return nil, err
+	}
+	return &controlv1.ListPluginsResponse{Plugins: pluginsOf(views)}, nil
 }
 
 // ListRunners lists runners with their leases.
 func (s *Server) ListRunners(ctx context.Context, _ *controlv1.ListRunnersRequest) (*controlv1.ListRunnersResponse, error) {
-	resp := &controlv1.ListRunnersResponse{}
-	return resp, s.view(ctx, func(st *state.State) { resp.Runners = runnersOf(st.Runners(time.Now())) })
+	var views []state.RunnerView
+	if err := s.view(ctx, func(st *state.State) { views = st.Runners(time.Now()) }); err != nil {
+		return nil, err
+	}
+	return &controlv1.ListRunnersResponse{Runners: runnersOf(views)}, nil
 }
 
-// ListConnectors lists all connectors by name.
+// ListConnectors lists all connectors by name. The loop only makes the copies; what is made of them costs it nothing.
 func (s *Server) ListConnectors(ctx context.Context, _ *controlv1.ListConnectorsRequest) (*controlv1.ListConnectorsResponse, error) {
+	var views []state.ConnectorView
+	if err := s.view(ctx, func(st *state.State) { views = st.Connectors() }); err != nil {
+		return nil, err
+	}
 	resp := &controlv1.ListConnectorsResponse{}
-	return resp, s.view(ctx, func(st *state.State) {
-		for _, c := range st.Connectors() {
-			resp.Connectors = append(resp.Connectors, connectorOf(&c))
-		}
-	})
+	for i := range views {
+		resp.Connectors = append(resp.Connectors, connectorOf(&views[i]))
+	}
+	return resp, nil
 }

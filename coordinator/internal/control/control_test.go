@@ -39,7 +39,7 @@ func (m memory) StartRound(r state.StartRound) {
 	for _, task := range r.Tasks {
 		done.Decisions[task] = state.Decision{Outcome: state.OutcomeNone}
 	}
-	go m.submit(context.Background(), done) //nolint:errcheck // the loop may have ended
+	go m.submit(context.Background(), done)
 }
 func (memory) CancelRound(state.CancelRound)   {}
 func (memory) PrepareID(state.PrepareID)       {}

@@ -91,7 +91,7 @@ func encryptedForms(t *testing.T, key []byte, password string) map[string][]byte
 	if err != nil {
 		t.Fatal(err)
 	}
-	new, err := pkcs8.MarshalPrivateKey(private, []byte(password), nil)
+	current, err := pkcs8.MarshalPrivateKey(private, []byte(password), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func encryptedForms(t *testing.T, key []byte, password string) map[string][]byte
 		t.Fatal(err)
 	}
 	return map[string][]byte{
-		"pkcs8.key": pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: new}),
+		"pkcs8.key": pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: current}),
 		"old.key":   pem.EncodeToMemory(old),
 	}
 }

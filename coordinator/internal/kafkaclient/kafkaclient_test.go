@@ -13,12 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 	"pgregory.net/rapid"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 )
 
 // anyName draws names that are likely to collide where escaping is careless: the escape's own characters, dots, digits, and names around the length limit.

@@ -98,7 +98,7 @@ func (s *session) finish(written <-chan error) error {
 	timer := time.NewTimer(goodbye)
 	defer timer.Stop()
 	select {
-	case <-written:
+	case <-written: //nolint:errcheck // the reason of the end counts, not how far its last messages came
 	case <-timer.C:
 	}
 	return s.why
