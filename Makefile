@@ -53,9 +53,9 @@ generate: $(BUF_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Go code of the 
 	$(BUF) generate
 
 generated: $(BUF_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC)
-	@rm -rf bin/generated
-	$(BUF) generate -o bin/generated
-	@diff -r bin/generated/proto/gen/go proto/gen/go || { echo 'generated code is not current: run make generate' >&2; exit 1; }
+	@rm -rf bin/_generated
+	$(BUF) generate -o bin/_generated
+	@diff -r bin/_generated/proto/gen/go proto/gen/go || { echo 'generated code is not current: run make generate' >&2; exit 1; }
 
 lint: $(BUF_STAMP) $(GOLANGCI) ## protos and Go
 	$(BUF) lint
