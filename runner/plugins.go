@@ -80,7 +80,7 @@ func (p *plugins) dialSilent(ctx context.Context) bool {
 	p.mu.Lock()
 	names := slices.Sorted(maps.Keys(p.silent))
 	p.mu.Unlock()
-	any := false
+	answered := false
 	for _, name := range names {
 		d, err := p.dial(ctx, name)
 		p.mu.Lock()
@@ -89,11 +89,11 @@ func (p *plugins) dialSilent(ctx context.Context) bool {
 		} else {
 			delete(p.silent, name)
 			p.found = append(p.found, Plugin{Description: d, Path: scheme + p.cfg.PluginAddresses[name]})
-			any = true
+			answered = true
 		}
 		p.mu.Unlock()
 	}
-	return any
+	return answered
 }
 
 // dial asks a plugin at an address what it is.

@@ -32,7 +32,7 @@ var orders = lease.Lease{Connector: "orders", Incarnation: "i1", Generation: 2, 
 
 // bed is a session against coordinators that a test plays, all in one bubble.
 type bed struct {
-	t       *testing.T
+	*testing.T
 	session *session.Session
 	events  chan session.Event
 	started time.Time
@@ -84,16 +84,16 @@ func (s *server) Session(rpc grpc.BidiStreamingServer[runnerv1.SessionRequest, r
 }
 
 // run runs a test in a bubble with a session that knows the named coordinators.
-func run(t *testing.T, names []string, test func(t *testing.T, b *bed)) {
+func run(t *testing.T, names []string, test func(t *bed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bed{t: t, events: make(chan session.Event, 100), nets: map[string]*bufconn.Listener{}, streams: map[string]chan *peer{}, started: time.Now(), ended: make(chan error, 1)}
+		b := &bed{T: t, events: make(chan session.Event, 100), nets: map[string]*bufconn.Listener{}, streams: map[string]chan *peer{}, started: time.Now(), ended: make(chan error, 1)}
 		var servers []*grpc.Server
 		for _, n := range names {
 			b.nets[n], b.streams[n] = bufconn.Listen(1<<20), make(chan *peer, 100)
 			s := grpc.NewServer()
 			runnerv1.RegisterCoordinatorServer(s, &server{t: t, streams: b.streams[n]})
-			go s.Serve(b.nets[n]) //nolint:errcheck // It ends with Stop.
+			go s.Serve(b.nets[n])
 			servers = append(servers, s)
 		}
 		var addresses []string
@@ -136,33 +136,33 @@ func run(t *testing.T, names []string, test func(t *testing.T, b *bed)) {
 				s.Stop()
 			}
 		}()
-		test(t, b)
+		test(b)
 	})
 }
 
 // accept waits for a stream and its Hello.
 func (b *bed) accept(name string) (*peer, *runnerv1.Hello) {
-	b.t.Helper()
+	b.Helper()
 	var p *peer
 	select {
 	case p = <-b.streams[name]:
 	case <-time.After(time.Minute):
-		b.t.Fatalf("no session at %s", name)
+		b.Fatalf("no session at %s", name)
 	}
 	hello := p.next().GetHello()
 	if hello == nil {
-		b.t.Fatal("the first message isn't Hello")
+		b.Fatal("the first message isn't Hello")
 	}
 	return p, hello
 }
 
 // welcome waits for a stream and accepts it.
 func (b *bed) welcome(name string) (*peer, *runnerv1.Hello) {
-	b.t.Helper()
+	b.Helper()
 	p, hello := b.accept(name)
 	p.welcome()
 	if _, ok := b.event().(*session.Welcomed); !ok {
-		b.t.Fatal("no Welcomed")
+		b.Fatal("no Welcomed")
 	}
 	return p, hello
 }
@@ -231,31 +231,31 @@ func (p *peer) serve() {
 
 // grant gives the session a lease.
 func (b *bed) grant(p *peer, l lease.Lease) {
-	b.t.Helper()
+	b.Helper()
 	p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{Lease: toWire(l), TtlMs: uint64(ttl.Milliseconds())}}})
 	if g, ok := b.event().(*session.Grant); !ok || g.Lease != l {
-		b.t.Fatalf("no Grant of %s", l)
+		b.Fatalf("no Grant of %s", l)
 	}
 }
 
 // plan gives the session a plan.
 func (b *bed) plan(p *peer, ref session.PlanRef) {
-	b.t.Helper()
+	b.Helper()
 	p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StartPlan{StartPlan: &runnerv1.StartPlan{
 		Plan: &runnerv1.PlanRef{Connector: ref.Connector, Incarnation: ref.Incarnation, PlanEpoch: ref.Epoch}, TasksMax: 1,
 	}}})
 	if s, ok := b.event().(*session.StartPlan); !ok || s.Plan != ref {
-		b.t.Fatalf("no StartPlan of %+v", ref)
+		b.Fatalf("no StartPlan of %+v", ref)
 	}
 }
 
 func (b *bed) event() session.Event {
-	b.t.Helper()
+	b.Helper()
 	select {
 	case e := <-b.events:
 		return e
 	case <-time.After(time.Minute):
-		b.t.Fatal("no event")
+		b.Fatal("no event")
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (s *Session) Run(ctx context.Context) error {
 		var to *redirect
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			continue
 		case errors.As(err, &to):
 			s.route.redirected(to.leader)
 		case s.route.lost():

@@ -17,20 +17,20 @@ import (
 )
 
 func TestHelloNamesEverythingHeld(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		b.session.Offer(session.Offer{Broken: []session.Broken{{Path: "/p/\xff", Error: "bad"}}})
-		p, hello := b.welcome("c1")
+	run(t, []string{"c1"}, func(t *bed) {
+		t.session.Offer(session.Offer{Broken: []session.Broken{{Path: "/p/\xff", Error: "bad"}}})
+		p, hello := t.welcome("c1")
 		if hello.GetName() != "runner-1" || hello.GetProcessId() != "p1" || len(hello.GetHeld()) != 0 || hello.GetOffer().GetBroken()[0].GetPath() != "/p/\uFFFD" {
 			t.Fatal(hello)
 		}
 		other := orders
 		other.Task = 2
-		b.grant(p, orders)
-		b.grant(p, other)
-		b.plan(p, session.PlanRef{Connector: "orders", Incarnation: "i1", Epoch: 3})
-		b.session.Ended(other, true, "over")
+		t.grant(p, orders)
+		t.grant(p, other)
+		t.plan(p, session.PlanRef{Connector: "orders", Incarnation: "i1", Epoch: 3})
+		t.session.Ended(other, true, "over")
 		p.end <- status.Error(codes.Unavailable, "going")
-		_, hello = b.welcome("c1")
+		_, hello = t.welcome("c1")
 		if len(hello.GetHeld()) != 1 || hello.GetHeld()[0].GetEpoch() != 7 || len(hello.GetPlans()) != 1 || hello.GetPlans()[0].GetPlanEpoch() != 3 {
 			t.Fatal(hello)
 		}
@@ -38,48 +38,48 @@ func TestHelloNamesEverythingHeld(t *testing.T) {
 }
 
 func TestALeaseLastsFromWhenItsHeartbeatWasSent(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
 		first := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat) // At once, before the grant: it renews nothing of it.
-		b.grant(p, orders)
+		t.grant(p, orders)
 		p.renew(first)
 		second := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat) // Sent at 1 s.
-		if len(second.GetLeases()) != 1 || b.at() != heartbeat {
-			t.Fatal(second, b.at())
+		if len(second.GetLeases()) != 1 || t.at() != heartbeat {
+			t.Fatal(second, t.at())
 		}
 		wait(1500 * time.Millisecond)
 		p.renew(second) // A slow answer.
 		synctest.Wait()
-		wait(heartbeat + ttl - b.at() - time.Millisecond)
-		if !b.session.Valid(orders) {
-			t.Fatalf("lost before its time, at %s", b.at())
+		wait(heartbeat + ttl - t.at() - time.Millisecond)
+		if !t.session.Valid(orders) {
+			t.Fatalf("lost before its time, at %s", t.at())
 		}
 		wait(time.Millisecond)
-		if b.session.Valid(orders) {
-			t.Fatalf("stretched by a slow answer, at %s", b.at())
+		if t.session.Valid(orders) {
+			t.Fatalf("stretched by a slow answer, at %s", t.at())
 		}
 	})
 }
 
 func TestAGrantLastsALittleLessThanItSays(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.grant(p, orders)
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.grant(p, orders)
 		wait(ttl - heartbeat - time.Millisecond)
-		if !b.session.Valid(orders) {
+		if !t.session.Valid(orders) {
 			t.Fatal("lost before its time")
 		}
 		wait(time.Millisecond)
-		if b.session.Valid(orders) {
+		if t.session.Valid(orders) {
 			t.Fatal("held after its time")
 		}
 	})
 }
 
 func TestAnAnswerRenewsOnlyWhatItsHeartbeatNamed(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.grant(p, orders)
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.grant(p, orders)
 		until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
 		h := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
 		if h.GetSeq() != 2 {
@@ -91,95 +91,95 @@ func TestAnAnswerRenewsOnlyWhatItsHeartbeatNamed(t *testing.T) {
 		p.renew(&runnerv1.Heartbeat{Seq: 0})   // Never sent.
 		p.renew(&runnerv1.Heartbeat{Seq: 1e9}) // Never sent.
 		wait(ttl)
-		if b.session.Valid(orders) {
+		if t.session.Valid(orders) {
 			t.Fatal("renewed by an answer to nothing")
 		}
 	})
 }
 
 func TestThreeSilentHeartbeatsEndTheStream(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		_, _ = b.welcome("c1")
-		_, _ = b.welcome("c1") // It answers nothing either.
-		if b.at() < 3*heartbeat || b.at() > 4*heartbeat {
-			t.Fatalf("redialled at %s", b.at())
+	run(t, []string{"c1"}, func(t *bed) {
+		_, _ = t.welcome("c1")
+		_, _ = t.welcome("c1") // It answers nothing either.
+		if t.at() < 3*heartbeat || t.at() > 4*heartbeat {
+			t.Fatalf("redialled at %s", t.at())
 		}
 	})
 }
 
 func TestNoWelcomeIsNotWaitedForLong(t *testing.T) {
-	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
-		b.accept("c1") // Says nothing.
-		b.welcome("c2")
-		if b.at() > 6*time.Second {
-			t.Fatalf("at %s", b.at())
+	run(t, []string{"c1", "c2"}, func(t *bed) {
+		t.accept("c1") // Says nothing.
+		t.welcome("c2")
+		if t.at() > 6*time.Second {
+			t.Fatalf("at %s", t.at())
 		}
 	})
 }
 
 func TestARedirectIsFollowedAtOnce(t *testing.T) {
-	run(t, []string{"c1", "c2", "c3"}, func(t *testing.T, b *bed) {
-		p, _ := b.accept("c1")
+	run(t, []string{"c1", "c2", "c3"}, func(t *bed) {
+		p, _ := t.accept("c1")
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: "passthrough:///c3", Reason: "waiting"}}})
-		b.welcome("c3")
-		if b.at() != 0 {
-			t.Fatalf("after %s", b.at())
+		t.welcome("c3")
+		if t.at() != 0 {
+			t.Fatalf("after %s", t.at())
 		}
 	})
 }
 
 func TestTwoThatPointAtEachOtherMakeNoStorm(t *testing.T) {
-	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
+	run(t, []string{"c1", "c2"}, func(t *bed) {
 		for _, name := range []string{"c1", "c2"} {
 			to := map[string]string{"c1": "passthrough:///c2", "c2": "passthrough:///c1"}[name]
 			go func() {
-				for p := range b.streams[name] {
+				for p := range t.streams[name] {
 					p.end <- p.rpc.Send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: to}}})
 				}
 			}()
 		}
 		wait(10 * time.Second)
-		if n, _ := b.listen("c3", nil); n > 45 {
+		if n, _ := t.listen("c3", nil); n > 45 {
 			t.Errorf("%d dials in 10 s", n)
 		}
-		b.stop()
+		t.stop()
 		synctest.Wait()
-		close(b.streams["c1"])
-		close(b.streams["c2"])
+		close(t.streams["c1"])
+		close(t.streams["c2"])
 	})
 }
 
 func TestAnUnreachableCoordinatorIsDialledFourTimesASecond(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		_, l := b.listen("c1", nil)
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		_, l := t.listen("c1", nil)
 		p.end <- status.Error(codes.Unavailable, "gone")
 		wait(2 * time.Second)
-		if n, _ := b.listen("c1", l); n < 7 || n > 10 {
+		if n, _ := t.listen("c1", l); n < 7 || n > 10 {
 			t.Errorf("%d dials in 2 s", n)
 		}
-		before := b.at()
-		b.welcome("c1")
-		if b.at()-before > 250*time.Millisecond {
-			t.Errorf("back after %s", b.at()-before)
+		before := t.at()
+		t.welcome("c1")
+		if t.at()-before > 250*time.Millisecond {
+			t.Errorf("back after %s", t.at()-before)
 		}
 	})
 }
 
 func TestALowerTermIsRefused(t *testing.T) {
-	run(t, []string{"c1", "c2"}, func(t *testing.T, b *bed) {
-		p, _ := b.accept("c1")
+	run(t, []string{"c1", "c2"}, func(t *bed) {
+		p, _ := t.accept("c1")
 		p.term = 5
 		p.welcome()
-		b.event()
+		t.event()
 		p.send(&runnerv1.SessionResponse{Term: 4, Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{Lease: toWire(orders), TtlMs: 10_000}}})
-		old, _ := b.accept("c2")
+		old, _ := t.accept("c2")
 		old.term = 4
 		old.welcome() // An old leader that doesn't know yet.
-		p, _ = b.accept("c1")
+		p, _ = t.accept("c1")
 		p.term = 6
 		p.welcome()
-		if _, ok := b.event().(*session.Welcomed); !ok {
+		if _, ok := t.event().(*session.Welcomed); !ok {
 			t.Fatal("something was taken from an older term")
 		}
 		if m := p.next(); m.GetTerm() != 6 {
@@ -189,13 +189,13 @@ func TestALowerTermIsRefused(t *testing.T) {
 }
 
 func TestQuestionsAreAskedAgainOnTheNextStream(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+	run(t, []string{"c1"}, func(t *bed) {
 		answers := make(chan error, 1)
-		go func() { answers <- b.session.Confirm(t.Context(), orders) }() // Asked before there is a stream at all.
-		p, _ := b.welcome("c1")
+		go func() { answers <- t.session.Confirm(t.Context(), orders) }() // Asked before there is a stream at all.
+		p, _ := t.welcome("c1")
 		first := until(p, true, (*runnerv1.SessionRequest).GetConfirm)
 		p.end <- status.Error(codes.Unavailable, "going")
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		again := until(p, true, (*runnerv1.SessionRequest).GetConfirm)
 		if first.GetRequestId() != again.GetRequestId() || again.GetLease().GetEpoch() != orders.Epoch {
 			t.Fatal(first, again)
@@ -210,7 +210,7 @@ func TestQuestionsAreAskedAgainOnTheNextStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The next one is a new question.
-		go func() { answers <- b.session.Confirm(t.Context(), orders) }()
+		go func() { answers <- t.session.Confirm(t.Context(), orders) }()
 		if c := until(p, true, (*runnerv1.SessionRequest).GetConfirm); c.GetRequestId() == again.GetRequestId() {
 			t.Fatal("the same question again")
 		} else {
@@ -223,13 +223,13 @@ func TestQuestionsAreAskedAgainOnTheNextStream(t *testing.T) {
 }
 
 func TestAQuestionEndsWithItsContext(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+	run(t, []string{"c1"}, func(t *bed) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := b.session.PrepareStart(ctx, orders); !errors.Is(err, context.DeadlineExceeded) {
+		if err := t.session.PrepareStart(ctx, orders); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		p, _ := b.welcome("c1")
+		p, _ := t.welcome("c1")
 		until(p, true, (*runnerv1.SessionRequest).GetHeartbeat)
 		wait(100 * time.Millisecond)
 		for {
@@ -285,10 +285,10 @@ func TestAnswersToQuestions(t *testing.T) {
 			}, false, "task 2 has it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+			run(t, []string{"c1"}, func(t *bed) {
 				got := make(chan error, 1)
-				go func() { got <- c.ask(t.Context(), b.session) }()
-				p, _ := b.welcome("c1")
+				go func() { got <- c.ask(t.Context(), t.session) }()
+				p, _ := t.welcome("c1")
 				var m *runnerv1.SessionRequest
 				for m = p.next(); id(m) == 0; m = p.next() {
 				}
@@ -304,10 +304,10 @@ func TestAnswersToQuestions(t *testing.T) {
 }
 
 func TestALookThatFailedMayBeAskedAgain(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+	run(t, []string{"c1"}, func(t *bed) {
 		got := make(chan error, 1)
-		go func() { got <- b.session.Look(t.Context(), orders) }()
-		p, _ := b.welcome("c1")
+		go func() { got <- t.session.Look(t.Context(), orders) }()
+		p, _ := t.welcome("c1")
 		l := until(p, true, (*runnerv1.SessionRequest).GetLook)
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_LookAnswer{LookAnswer: &runnerv1.LookAnswer{RequestId: l.GetRequestId(), Error: "a broker is away"}}})
 		err := <-got
@@ -319,16 +319,16 @@ func TestALookThatFailedMayBeAskedAgain(t *testing.T) {
 }
 
 func TestALostLeaseIsToldOnceAndNotRenewed(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.grant(p, orders)
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.grant(p, orders)
 		until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
 		h := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
 		p.renew(h, toWire(orders))
-		if l, ok := b.event().(*session.Lost); !ok || l.Lease != orders {
+		if l, ok := t.event().(*session.Lost); !ok || l.Lease != orders {
 			t.Fatal("not told")
 		}
-		if b.session.Valid(orders) {
+		if t.session.Valid(orders) {
 			t.Fatal("still trusted")
 		}
 		h = until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
@@ -337,40 +337,40 @@ func TestALostLeaseIsToldOnceAndNotRenewed(t *testing.T) {
 		}
 		p.renew(h, toWire(orders))
 		synctest.Wait()
-		if len(b.events) != 0 {
+		if len(t.events) != 0 {
 			t.Fatal("told twice")
 		}
 	})
 }
 
 func TestStatusesAreCoalesced(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.grant(p, orders)
-		b.session.Status(session.Status{Lease: orders, State: session.Starting})
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.grant(p, orders)
+		t.session.Status(session.Status{Lease: orders, State: session.Starting})
 		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 1 || st.GetState() != runnerv1.TaskState_TASK_STATE_STARTING {
 			t.Fatal(st)
 		}
-		start := b.at()
-		b.session.Status(session.Status{Lease: orders, State: session.Running})
-		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 2 || b.at() != start {
+		start := t.at()
+		t.session.Status(session.Status{Lease: orders, State: session.Running})
+		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 2 || t.at() != start {
 			t.Fatal("a change of state waits", st)
 		}
 		for i := range uint64(1000) {
-			b.session.Status(session.Status{Lease: orders, State: session.Running, Records: i})
+			t.session.Status(session.Status{Lease: orders, State: session.Running, Records: i})
 		}
 		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 3 || st.GetRecords() != 999 {
 			t.Fatal("more than the latest was sent", st)
 		}
 		// A new stream gets the last one again.
 		p.end <- status.Error(codes.Unavailable, "going")
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		if st := until(p, true, (*runnerv1.SessionRequest).GetTaskStatus); st.GetSeq() != 4 || st.GetRecords() != 999 {
 			t.Fatal(st)
 		}
 		// A task that isn't ours has none.
-		b.session.Ended(orders, true, "over")
-		b.session.Status(session.Status{Lease: orders, State: session.Failed})
+		t.session.Ended(orders, true, "over")
+		t.session.Status(session.Status{Lease: orders, State: session.Failed})
 		if e := until(p, true, (*runnerv1.SessionRequest).GetTaskEnded); !e.GetClean() || e.GetReason() != "over" {
 			t.Fatal(e)
 		}
@@ -384,23 +384,23 @@ func TestStatusesAreCoalesced(t *testing.T) {
 }
 
 func TestAPlansResultIsSentAgainWhileThePlanIsHeld(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
+	run(t, []string{"c1"}, func(t *bed) {
 		plan := session.PlanRef{Connector: "orders", Epoch: 1}
-		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "not held: nothing"})
-		p, _ := b.welcome("c1")
-		b.plan(p, plan)
-		b.session.PlanResult(session.PlanResult{Plan: plan, Error: "first"})
+		t.session.PlanResult(session.PlanResult{Plan: plan, Error: "not held: nothing"})
+		p, _ := t.welcome("c1")
+		t.plan(p, plan)
+		t.session.PlanResult(session.PlanResult{Plan: plan, Error: "first"})
 		if r := until(p, true, (*runnerv1.SessionRequest).GetPlanResult); r.GetError() != "first" || r.GetTaskSet() != nil {
 			t.Fatal(r)
 		}
 		p.end <- status.Error(codes.Unavailable, "going")
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		if r := until(p, true, (*runnerv1.SessionRequest).GetPlanResult); r.GetError() != "first" {
 			t.Fatal(r)
 		}
-		b.session.DropPlan(plan)
+		t.session.DropPlan(plan)
 		p.end <- status.Error(codes.Unavailable, "going")
-		p, hello := b.welcome("c1")
+		p, hello := t.welcome("c1")
 		p.serve()
 		if len(hello.GetPlans()) != 0 {
 			t.Fatal(hello)
@@ -409,18 +409,18 @@ func TestAPlansResultIsSentAgainWhileThePlanIsHeld(t *testing.T) {
 }
 
 func TestAnAnswerBelongsToItsStream(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
 		ask := &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Validate{Validate: &runnerv1.Validate{RequestId: 1, Connector: "orders"}}}
 		p.send(ask)
-		old, _ := b.event().(*session.Validate)
+		old, _ := t.event().(*session.Validate)
 		p.end <- status.Error(codes.Unavailable, "going")
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		ask.Term = 0
 		p.send(ask) // The new leader counts from 1 as well.
-		now, _ := b.event().(*session.Validate)
-		b.session.AnswerValidate(old.ID, nil, errors.New("old"))
-		b.session.AnswerValidate(now.ID, nil, errors.New("new"))
+		now, _ := t.event().(*session.Validate)
+		t.session.AnswerValidate(old.ID, nil, errors.New("old"))
+		t.session.AnswerValidate(now.ID, nil, errors.New("new"))
 		if a := until(p, true, (*runnerv1.SessionRequest).GetValidateAnswer); a.GetError() != "new" || a.GetRequestId() != 1 {
 			t.Fatal(a)
 		}
@@ -428,24 +428,24 @@ func TestAnAnswerBelongsToItsStream(t *testing.T) {
 }
 
 func TestAFullQueueEndsTheStreamAndNotTheSession(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.full.Store(true)
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.full.Store(true)
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: &runnerv1.Revoke{Lease: toWire(orders)}}})
-		p, _ = b.accept("c1")
-		b.full.Store(false)
+		p, _ = t.accept("c1")
+		t.full.Store(false)
 		p.welcome()
-		b.event()
+		t.event()
 	})
 }
 
 func TestTheLastMessagesLeaveBeforeTheEnd(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.welcome("c1")
-		b.grant(p, orders)
-		b.session.Draining()
-		b.session.Ended(orders, true, "shutdown")
-		b.stop()
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		t.grant(p, orders)
+		t.session.Draining()
+		t.session.Ended(orders, true, "shutdown")
+		t.stop()
 		if d := until(p, false, (*runnerv1.SessionRequest).GetDraining); d == nil {
 			t.Fatal("no Draining")
 		}
@@ -456,26 +456,26 @@ func TestTheLastMessagesLeaveBeforeTheEnd(t *testing.T) {
 }
 
 func TestTheEndIsNotHeldUpByASilentCoordinator(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		b.welcome("c1")
-		b.stop()
-		if err := <-b.ended; err != nil || b.at() > 3*time.Second {
-			t.Fatal(err, b.at())
+	run(t, []string{"c1"}, func(t *bed) {
+		t.welcome("c1")
+		t.stop()
+		if err := <-t.ended; err != nil || t.at() > 3*time.Second {
+			t.Fatal(err, t.at())
 		}
-		b.ended <- nil
+		t.ended <- nil
 	})
 }
 
 func TestProtocolErrorsEndTheStream(t *testing.T) {
-	run(t, []string{"c1"}, func(t *testing.T, b *bed) {
-		p, _ := b.accept("c1")
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.accept("c1")
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StopPlan{StopPlan: &runnerv1.StopPlan{}}}) // Before Welcome.
-		p, _ = b.accept("c1")
+		p, _ = t.accept("c1")
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Welcome{Welcome: &runnerv1.Welcome{LeaseTtlMs: 10}}}) // No heartbeat.
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		p.welcome() // Twice.
-		p, _ = b.welcome("c1")
+		p, _ = t.welcome("c1")
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StartPlan{StartPlan: &runnerv1.StartPlan{}}}) // Of no tasks.
-		b.welcome("c1")
+		t.welcome("c1")
 	})
 }

@@ -37,7 +37,7 @@ var endless = map[string]bool{causeBroker: true, "unknown": true, task.CauseCoor
 // budget counts what went wrong since the last success. It is pure but for the pauses' jitter.
 type budget struct {
 	failures int // Attempts in a row that count.
-	attempts int // All attempts in a row that failed.
+	attempts int // Attempts since the last success, the current one among them.
 	expiries int
 	// shrink says how often a transaction's limits are halved. It is taken back only after a minute of success: what expired once may again.
 	shrink int
@@ -56,7 +56,7 @@ func newBudget() *budget {
 
 // success starts the count anew.
 func (b *budget) success() {
-	b.failures, b.attempts, b.expiries, b.nameRecords = 0, 0, 0, false
+	b.failures, b.attempts, b.expiries, b.nameRecords = 0, 1, 0, false
 	b.pause.Reset()
 }
 
@@ -74,7 +74,6 @@ func (b *budget) failed(f *task.Failure) (time.Duration, error) {
 	if f.Progress {
 		b.success()
 	}
-	b.attempts++
 	b.rewinds[f.Cause]++
 	b.nameRecords = f.Cause == causeDelivery
 	if f.Cause == task.CauseExpired {

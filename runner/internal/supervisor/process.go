@@ -105,20 +105,10 @@ func (ps *processes) acquire(ctx context.Context, connector string, p Plugin) (*
 
 // over says whether the process can't be used any more: it failed to start, or has ended.
 func (sh *shared) over() bool {
-	select {
-	case <-sh.ready:
-	default:
+	if !isClosed(sh.ready) {
 		return false
 	}
-	if sh.err != nil {
-		return true
-	}
-	select {
-	case <-sh.proc.Done():
-		return true
-	default:
-		return false
-	}
+	return sh.err != nil || isClosed(sh.proc.Done())
 }
 
 // release is the end of a use. The last user's release stops the process, after warm. The channel is closed when the process is gone, or at once where others use it or it is kept.

@@ -97,7 +97,7 @@ func (t *slot) drain(within time.Duration, reason string) {
 
 // start runs a task in a goroutine of its own.
 func (s *Supervisor) start(work context.Context, t *slot, g *session.Grant) {
-	r := newRun(s, work, g)
+	r := newRun(work, s, g)
 	t.run = r
 	s.live++
 	s.running.Go(func() { s.queue.pushOwn(r.loop()) })

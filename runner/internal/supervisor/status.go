@@ -40,7 +40,7 @@ func (st *status) phase(phase string) { st.set(func(now *session.Status) { now.P
 func (st *status) starting(b *budget) {
 	st.set(func(now *session.Status) {
 		now.State, now.Phase, now.RetryIn, now.CaughtUp, now.OpenRecords, now.OpenAge = session.Starting, "", 0, false, 0, 0
-		now.Attempt, now.BudgetLeft = b.attempts+1, b.left()
+		now.Attempt, now.BudgetLeft = b.attempts, b.left()
 	})
 }
 

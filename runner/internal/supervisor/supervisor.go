@@ -164,21 +164,19 @@ func (s *Supervisor) Run(ctx context.Context, to Session) error {
 
 // loop handles events until ctx is done.
 func (s *Supervisor) loop(ctx, work context.Context) error {
-	for {
-		for e, ok := s.queue.pop(); ok; e, ok = s.queue.pop() {
+	for ctx.Err() == nil {
+		if e, ok := s.queue.pop(); ok {
 			if err := s.handle(work, e); err != nil {
 				return err
 			}
-			if ctx.Err() != nil {
-				return nil
-			}
+			continue
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-s.queue.wake:
 		}
 	}
+	return nil
 }
 
 // drainAll ends everything, in two stages.
@@ -186,7 +184,7 @@ func (s *Supervisor) drainAll(work context.Context, abandon context.CancelCauseF
 	s.stopping = true
 	s.session.Draining()
 	for _, t := range s.tasks {
-		t.drain(drainAtEnd, "the runner is stopping")
+		t.drain(drainAtEnd+leaveAfter, "the runner is stopping") // The first stage below ends it sooner.
 	}
 	for _, p := range s.plans {
 		p.stop()

@@ -41,7 +41,7 @@ type run struct {
 	status   *status
 }
 
-func newRun(s *Supervisor, work context.Context, g *session.Grant) *run {
+func newRun(work context.Context, s *Supervisor, g *session.Grant) *run {
 	r := &run{
 		s: s, grant: g, cluster: s.cluster, draining: make(chan struct{}), budget: newBudget(),
 		log: s.cfg.Logger.Named("task").With("connector", g.Lease.Connector, "task", g.Lease.Task, "generation", g.Lease.Generation, "epoch", g.Lease.Epoch),
@@ -77,17 +77,18 @@ func (r *run) loop() *taskOver {
 // attempts runs one attempt after the other.
 func (r *run) attempts() *taskOver {
 	if err := r.prepare(); err != nil {
+		r.budget.attempts = 1
 		return r.failed(&task.Failure{Class: task.Fail, Cause: task.CauseConfig, Err: err}, err)
 	}
 	for {
 		f := r.attempt()
 		switch {
+		case f != nil && f.Cause == causeExit:
+			return &taskOver{reason: f.Error(), fatal: f.Err}
 		case r.ctx.Err() != nil:
 			return &taskOver{clean: true, reason: context.Cause(r.ctx).Error()}
-		case f == nil, r.isDraining():
+		case f == nil, isClosed(r.draining):
 			return &taskOver{clean: true, reason: r.drainReason(f)}
-		case f.Cause == causeExit:
-			return &taskOver{reason: f.Error(), fatal: f.Err}
 		case f.Class == task.Stop:
 			return &taskOver{clean: true, reason: f.Error()}
 		case f.Class == task.Fail:
@@ -133,6 +134,7 @@ func (r *run) attempt() (f *task.Failure) {
 			f = &task.Failure{Class: task.Fail, Cause: task.CauseBug, Err: fmt.Errorf("internal error: %v", p)}
 		}
 	}()
+	r.budget.attempts++
 	r.status.starting(r.budget)
 	if err := r.ensureProcess(); err != nil {
 		return &task.Failure{Class: task.Again, Cause: task.CausePlugin, Err: err}
@@ -153,7 +155,7 @@ func (r *run) attempt() (f *task.Failure) {
 
 // endedByItself judges an attempt that ended well: only a drain or an end that was asked for is one.
 func (r *run) endedByItself() *task.Failure {
-	if r.isDraining() || r.ctx.Err() != nil {
+	if isClosed(r.draining) || isClosed(r.ctx.Done()) {
 		return nil
 	}
 	return &task.Failure{Class: task.Again, Cause: task.CausePlugin, Err: errors.New("the plugin ended the task by itself")}
@@ -207,20 +209,22 @@ func (r *run) killWhenLate() (stop func()) {
 
 // failed shows why a task can't go on, lets go of the process and waits for the end of the lease: the lease is kept, so that a restart finds the task here.
 func (r *run) failed(f *task.Failure, err error) *taskOver {
-	r.releaseProcess()
 	r.log.Error("task failed", "cause", f.Cause, "error", err)
 	r.status.failed(f, err, r.budget)
+	gone := r.releaseProcess()
 	select {
 	case <-r.ctx.Done():
+		<-gone
 		return &taskOver{clean: true, reason: context.Cause(r.ctx).Error()}
 	case <-r.draining:
+		<-gone
 		return &taskOver{clean: true, reason: r.reason}
 	}
 }
 
-func (r *run) isDraining() bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-r.draining:
+	case <-c:
 		return true
 	default:
 		return false
@@ -232,7 +236,7 @@ func (r *run) drainReason(f *task.Failure) string {
 	switch {
 	case f != nil:
 		return fmt.Sprintf("%s; while draining: %s", r.reason, f.Error())
-	case r.isDraining():
+	case isClosed(r.draining):
 		return r.reason
 	}
 	return "done"
