@@ -6,6 +6,9 @@ import "slices"
 type Builder struct {
 	batch   Batch
 	headers int
+	// like is the batch before, whose sizes the next one is likely to need; spare says that its memory may be used again.
+	like  *Batch
+	spare bool
 }
 
 // Len is the number of records.
@@ -81,27 +84,46 @@ func (b *Builder) Reach(partition uint32, offset JSON) {
 func (b *Builder) Batch(seq uint64) *Batch {
 	done := b.batch
 	done.Seq = seq
-	b.headers = 0
-	b.batch = Batch{
-		Arena:          make([]byte, 0, len(done.Arena)+len(done.Arena)/8),
-		KeyLen:         emptyLike(done.KeyLen),
-		ValueLen:       emptyLike(done.ValueLen),
-		Partition:      emptyLike(done.Partition),
-		Topic:          emptyLike(done.Topic),
-		KafkaPartition: emptyLike(done.KafkaPartition),
-		TimestampMS:    emptyLike(done.TimestampMS),
-		KeySchema:      emptyLike(done.KeySchema),
-		ValueSchema:    emptyLike(done.ValueSchema),
-		HeaderCount:    emptyLike(done.HeaderCount),
-		HeaderNameLen:  emptyLike(done.HeaderNameLen),
-		HeaderValueLen: emptyLike(done.HeaderValueLen),
-	}
+	b.batch, b.headers = Batch{}, 0
+	b.like, b.spare = &done, false
 	return &done
 }
 
-// emptyLike returns an empty column with room for as much and an eighth more; nil stays nil.
-func emptyLike[C ~[]byte](c C) C {
-	if len(c) == 0 {
+// maxReusedBytes is the largest arena that is kept for the next batch.
+const maxReusedBytes = 4 << 20
+
+// Reuse says that nobody looks at done any more, a batch that this builder made, so that its memory can serve the next one.
+func (b *Builder) Reuse(done *Batch) {
+	if cap(done.Arena) <= maxReusedBytes && !b.spare {
+		b.like, b.spare = done, true
+	}
+}
+
+// begin makes room for a batch of the size of the one before.
+func (b *Builder) begin() {
+	l := b.like
+	if l == nil {
+		return
+	}
+	t := &b.batch
+	offsets := t.Offsets // may come before the first record
+	*t = Batch{
+		Arena:  again(l.Arena, b.spare),
+		KeyLen: again(l.KeyLen, b.spare), ValueLen: again(l.ValueLen, b.spare), Partition: again(l.Partition, b.spare), Topic: again(l.Topic, b.spare),
+		KafkaPartition: again(l.KafkaPartition, b.spare), TimestampMS: again(l.TimestampMS, b.spare),
+		KeySchema: again(l.KeySchema, b.spare), ValueSchema: again(l.ValueSchema, b.spare),
+		HeaderCount: again(l.HeaderCount, b.spare), HeaderNameLen: again(l.HeaderNameLen, b.spare), HeaderValueLen: again(l.HeaderValueLen, b.spare),
+	}
+	t.Offsets = offsets
+	b.like, b.spare = nil, false
+}
+
+// again returns an empty column with the memory of c, or new memory for as much and an eighth more; nil where c is empty.
+func again[C ~[]byte](c C, reuse bool) C {
+	switch {
+	case reuse:
+		return c[:0]
+	case len(c) == 0:
 		return nil
 	}
 	return make(C, 0, len(c)+len(c)/8)
@@ -111,6 +133,9 @@ func emptyLike[C ~[]byte](c C) C {
 func (b *Builder) add(v *RecordView) {
 	t := &b.batch
 	n := t.Count
+	if n == 0 {
+		b.begin()
+	}
 	t.Arena = append(append(t.Arena, v.Key...), v.Value...)
 	t.KeyLen = grow(t.KeyLen, n, length(v.Key), 0)
 	t.ValueLen = grow(t.ValueLen, n, length(v.Value), 0)

@@ -70,6 +70,7 @@ func drawRecords(t *rapid.T) []plain {
 func TestRecordsComeOutAsTheyWentIn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Builder
+		reuse := rapid.Bool().Draw(t, "reuse")
 		for seq := uint64(1); seq < 4; seq++ {
 			want := drawRecords(t)
 			for _, p := range want {
@@ -98,6 +99,9 @@ func TestRecordsComeOutAsTheyWentIn(t *testing.T) {
 			again.Offsets = batch.Offsets
 			if diff := cmp.Diff(plainRecords(batch), plainRecords(again)); diff != "" {
 				t.Fatal(diff)
+			}
+			if reuse {
+				b.Reuse(batch)
 			}
 		}
 	})

@@ -20,6 +20,7 @@ type Records struct {
 	task   *Task
 	limits Limits
 	send   func(outgoing) error
+	reuse  bool // what was sent is copied
 	// ending is set when the task is about to end, so that Full ends loops.
 	ending atomic.Bool
 

@@ -49,6 +49,7 @@ func runTask(parent context.Context, c Connector, t *Task, host RunHost) error {
 	reading, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
 	r.records = newRecords(t, func(o outgoing) error { return r.send(ctx, o) })
+	_, r.records.reuse = host.(Copier)
 	r.drain = func(cause error) {
 		r.records.ending.Store(true)
 		drain(cause)

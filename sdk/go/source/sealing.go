@@ -92,7 +92,13 @@ func (r *Records) sendBatch(h heldBatch, continues bool) error {
 		return r.err
 	}
 	r.sinceMark = b.Boundary == NoMark
-	return r.emit(outgoing{message: b, seq: r.seq, positions: h.positions})
+	if err := r.emit(outgoing{message: b, seq: r.seq, positions: h.positions}); err != nil {
+		return err
+	}
+	if r.reuse {
+		r.builder.Reuse(b)
+	}
+	return nil
 }
 
 // sendDropped sends the drops that were collected.
@@ -121,4 +127,3 @@ func (r *Records) emit(o outgoing) error {
 	}
 	return r.err
 }
-

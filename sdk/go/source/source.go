@@ -54,6 +54,13 @@ type RunHost interface {
 	Signals() <-chan Signal
 }
 
+// Copier is a RunHost that has copied a message by the time that Send returns, so that the sender may use its memory again. Send's rule holds for all others.
+type Copier interface {
+	RunHost
+	// Copies does nothing; it tells a Copier from the others.
+	Copies()
+}
+
 // Message is what a task sends: Opened, *Declare, *Batch, *Idle, *Dropped, *Metrics, *Notice or Drained.
 type Message interface{ message() }
 
