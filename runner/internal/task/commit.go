@@ -20,7 +20,7 @@ func (w *writer) commit(ctx context.Context) error {
 	}
 	// An offset-only transaction begins here: the source moved and gave no record.
 	if !t.open {
-		if err := w.begin(); err != nil {
+		if err := w.begin(ctx); err != nil {
 			return err
 		}
 	}
@@ -37,8 +37,8 @@ func (w *writer) commit(ctx context.Context) error {
 	}
 	fault("X6")
 	t.open = false
-	// A broker that died meanwhile may have been due a marker that the coordinator of transactions left out. Until the leader has looked nothing is sent, and nothing is called safe.
-	if err := w.lookIfDisturbed(ctx); err != nil {
+	// Nothing is called safe before that.
+	if err := w.lookIfLost(ctx); err != nil {
 		return err
 	}
 	w.committed()
@@ -57,24 +57,33 @@ func (w *writer) callCommit(ctx context.Context) error {
 
 // commitFailed notes whether the transaction may still be aborted: only where Kafka refused it for good. A commit without an answer may have been one.
 func (w *writer) commitFailed(err error) error {
-	w.broken = publish.Classify(err).Class != publish.Fail
+	w.unanswered = publish.Classify(err).Class != publish.Fail
 	return w.failed(err)
 }
 
-func (w *writer) lookIfDisturbed(ctx context.Context) error {
-	d, ok := w.pub.(Disturbed)
-	if !ok || !d.Disturbed() {
+// lookIfLost has the leader look for hanging transactions where a broker went away: Kafka may have left out a marker that was due there, although the commit succeeded, and an abort of the next
+// transaction would then delete what was committed. So nothing is begun, aborted or called safe before the look has answered. (A loss that is noticed only after the commit returned is found by the
+// question before the next begin or abort.)
+func (w *writer) lookIfLost(ctx context.Context) error {
+	if !w.pub.BrokerLost() {
 		return nil
 	}
 	w.cfg.Logger.Info("look_after_lost_broker")
 	w.reporter.set(func(s *Status) {
-		s.Waiting = "a broker went away during a commit: waiting for the coordinator to look for hanging transactions"
+		s.Waiting = "a broker went away: waiting for the coordinator to look for hanging transactions"
 	})
 	if err := look(ctx, w.cfg); err != nil {
+		w.unlooked = true
 		return err
 	}
 	w.reporter.set(func(s *Status) { s.Waiting = "" })
 	return nil
+}
+
+// mayAbort says whether a transaction is open that may be aborted. After a commit that wasn't refused for good it may not: that commit may have been one, and the abort could delete it. Nor while a
+// broker is lost that nobody has looked after: there the commit before may hang. The next start of the id ends the transaction then, after it has noted the last decision.
+func (w *writer) mayAbort() bool {
+	return w.txn.open && !w.unanswered && !w.unlooked && !w.pub.BrokerLost()
 }
 
 // committed takes note of a commit that returned nil.
@@ -114,6 +123,9 @@ func (w *writer) abortMarked(ctx context.Context) error {
 		// Nothing was produced, so there is nothing to abort; offsets that moved are still stored.
 		w.cfg.Logger.Warn("abort_of_nothing", "seq", t.seq)
 		return w.commitMarked(ctx)
+	}
+	if err := w.lookIfLost(ctx); err != nil {
+		return err
 	}
 	limited, cancel := context.WithDeadline(ctx, w.expiry())
 	defer cancel()

@@ -74,12 +74,8 @@ type Publisher interface {
 	Abort(ctx context.Context) error
 	Close(ctx context.Context) error
 	Topics(ctx context.Context, names []string) (map[string]publish.TopicInfo, error)
-}
-
-// Disturbed is a Publisher that also knows whether a connection to a broker was lost since the last Begin. After a commit during which one was, the attempt asks for a look before it goes on: the
-// broker may have left out a marker.
-type Disturbed interface {
-	Disturbed() bool
+	// BrokerLost says whether a connection to a broker was lost since it was last asked.
+	BrokerLost() bool
 }
 
 // Offsets is what an attempt needs of stored offsets. Run never calls two methods at once.

@@ -41,8 +41,8 @@ type kafkaModel struct {
 	trouble func(call string) error
 	// slow is how long calls take.
 	slow map[string]time.Duration
-	// disturbed is what the next question for it is answered with.
-	disturbed bool
+	// lost: a broker went away since that was last asked.
+	lost bool
 	// maxValue refuses larger records at the commit, as a broker does.
 	maxValue int
 }
@@ -245,12 +245,12 @@ func (p *fakePublisher) Topics(ctx context.Context, names []string) (map[string]
 	return maps.Clone(p.k.topics), nil
 }
 
-func (p *fakePublisher) Disturbed() bool {
+func (p *fakePublisher) BrokerLost() bool {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
-	d := p.k.disturbed
-	p.k.disturbed = false
-	return d
+	lost := p.k.lost
+	p.k.lost = false
+	return lost
 }
 
 // fakeOffsets are the stored offsets as one attempt read them.

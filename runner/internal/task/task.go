@@ -103,6 +103,7 @@ func (a *attempt) startSteps(ctx context.Context) error {
 	}
 	// I3: no hanging transaction of the connector's own ids where it has written.
 	a.reporter.phase(PhaseLooking)
+	a.pub.BrokerLost() // Whatever was lost until now, this look comes after it.
 	if err := look(ctx, cfg); err != nil {
 		return err
 	}
@@ -324,9 +325,9 @@ func (a *attempt) end(ctx context.Context, err error) error {
 	return &out
 }
 
-// closePublisher drops the open transaction and closes the producer. It never aborts after a commit that wasn't refused for good: that commit may have been one, and an abort could delete it.
+// closePublisher drops the open transaction, where that is safe, and closes the producer.
 func (a *attempt) closePublisher(ctx context.Context) error {
-	if w := a.writer; w != nil && w.txn.open && !w.broken {
+	if w := a.writer; w != nil && w.mayAbort() {
 		limited, cancel := context.WithTimeout(ctx, abortTimeout)
 		if err := a.pub.Abort(limited); err != nil {
 			// The next start of the id ends it, or the broker when it expires.

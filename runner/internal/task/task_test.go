@@ -448,36 +448,86 @@ func TestASourceEventWithoutAnEndExpires(t *testing.T) {
 	})
 }
 
+// TestALostBrokerIsLookedAfterBeforeTheSourceHears: also where the loss is noticed only after the commit returned; then before anything else is begun or aborted.
 func TestALostBrokerIsLookedAfterBeforeTheSourceHears(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
-		b.cfg.Plugin = pluginFunc(func(ctx context.Context, _ *source.RunOpen, host source.RunHost) error {
-			if err := opened(ctx, host); err != nil {
-				return err
-			}
-			if err := host.Send(ctx, numbered(1, 1, 0, 0)); err != nil {
-				return err
-			}
-			return untilStopped(ctx, host, func(s source.Signal) {
-				if s.Kind == source.SignalCommitted {
-					b.k.note(ctx, "ack", "")
-					if s.Seq == 1 {
-						_ = host.Send(ctx, numbered(2, 1, 1, 1))
+	for lostAt, want := range map[string]string{
+		"commit":  "produce offsets commit look ack begin produce abort begin",
+		"ack":     "produce offsets commit ack look begin produce abort begin",
+		"produce": "produce offsets commit ack begin produce look abort begin",
+	} {
+		t.Run(lostAt, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := numbered(1, 1, 0, 0)
+				first.Boundary = source.MarkCommit
+				b := newBench(nil)
+				b.cfg.Settings.Boundary.Rule = source.ByConnector
+				b.cfg.Plugin = pluginFunc(func(ctx context.Context, _ *source.RunOpen, host source.RunHost) error {
+					if err := opened(ctx, host); err != nil {
+						return err
 					}
+					if err := host.Send(ctx, first); err != nil {
+						return err
+					}
+					return untilStopped(ctx, host, func(s source.Signal) {
+						if s.Kind == source.SignalCommitted && s.Seq == 1 {
+							_ = b.k.note(ctx, "ack", "")
+							second := numbered(2, 1, 1, 1)
+							second.Boundary = source.MarkAbort
+							_ = host.Send(ctx, second)
+						}
+					})
+				})
+				passed := 0
+				b.k.trouble = func(call string) error {
+					if call == "produce" {
+						passed++
+					}
+					if call == lostAt && (call != "produce" || passed == 2) {
+						b.k.mu.Lock()
+						b.k.lost = lostAt != "commit" || passed == 1
+						b.k.mu.Unlock()
+					}
+					return nil
+				}
+				end := b.start(t.Context())
+				synctest.Wait()
+				close(b.drain)
+				if err := <-end; err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Join(calls(b.k), " "); !strings.Contains(got, want) {
+					t.Errorf("got %s, want %s", got, want)
 				}
 			})
 		})
-		b.k.disturbed = true
-		end := b.start(t.Context())
-		synctest.Wait()
-		close(b.drain)
-		if err := <-end; err != nil {
-			t.Fatal(err)
+	}
+}
+
+// TestNoAbortWhileALostBrokerIsNotLookedAfter: the commit before may hang there, and an abort would delete it.
+func TestNoAbortWhileALostBrokerIsNotLookedAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := numbered(1, 1, 0, 0)
+		open.Continues = true
+		b := newBench(func(ctx context.Context, _ *source.RunOpen, host source.RunHost) error {
+			if err := opened(ctx, host); err != nil {
+				return err
+			}
+			if err := host.Send(ctx, open); err != nil {
+				return err
+			}
+			return errors.New("crash")
+		})
+		b.k.trouble = func(call string) error {
+			if call == "produce" {
+				b.k.mu.Lock()
+				b.k.lost = true
+				b.k.mu.Unlock()
+			}
+			return nil
 		}
-		got := calls(b.k)
-		at := slices.Index(got, "commit")
-		if d := cmp.Diff([]string{"commit", "look", "ack"}, got[at:at+3]); d != "" {
-			t.Error(d)
+		fails(t, Run(t.Context(), b.cfg), Again, CausePlugin)
+		if slices.Contains(calls(b.k), "abort") {
+			t.Error("aborted")
 		}
 	})
 }

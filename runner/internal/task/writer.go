@@ -29,9 +29,10 @@ type writer struct {
 	idle bool
 	// credit is what has been produced and not yet been given back.
 	credit uint64
-	// commits counts commits. broken: a commit failed in a way that forbids an abort.
+	// commits counts commits.
 	commits uint64
-	broken  bool
+	// unanswered: a commit failed in a way that forbids an abort. unlooked: a broker was lost, and no look has answered since, which forbids it as well.
+	unanswered, unlooked bool
 }
 
 // txn is the open transaction, with what only waits for one: offsets that moved without records.
@@ -255,7 +256,7 @@ func (w *writer) produce(ctx context.Context, e *entry) error {
 	}
 	if !t.open {
 		fault("X0")
-		if err := w.begin(); err != nil {
+		if err := w.begin(ctx); err != nil {
 			return err
 		}
 		fault("X1")
@@ -282,7 +283,10 @@ func (w *writer) produce(ctx context.Context, e *entry) error {
 	return nil
 }
 
-func (w *writer) begin() error {
+func (w *writer) begin(ctx context.Context) error {
+	if err := w.lookIfLost(ctx); err != nil {
+		return err
+	}
 	if err := w.pub.Begin(); err != nil {
 		return fromKafka(err)
 	}
