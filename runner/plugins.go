@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fencepost-io/fencepost/runner/internal/pluginhost"
 	"github.com/fencepost-io/fencepost/runner/internal/settings"
 	"github.com/fencepost-io/fencepost/runner/internal/supervisor"
@@ -16,9 +18,10 @@ import (
 )
 
 const (
-	// redialPlugins is how often a plugin at an address is tried that doesn't answer, and dialTimeout how long a try may take.
+	// redialPlugins is how often a plugin at an address is tried that doesn't answer, and dialTimeout how long a try may take: a runner doesn't start later than that for want of one.
 	redialPlugins = 5 * time.Second
-	dialTimeout   = 15 * time.Second
+	dialTimeout   = 3 * time.Second
+	dialTogether  = 8
 )
 
 // scheme marks the path of a plugin at an address.
@@ -80,19 +83,25 @@ func (p *plugins) dialSilent(ctx context.Context) bool {
 	p.mu.Lock()
 	names := slices.Sorted(maps.Keys(p.silent))
 	p.mu.Unlock()
+	var group errgroup.Group
+	group.SetLimit(dialTogether)
 	answered := false
 	for _, name := range names {
-		d, err := p.dial(ctx, name)
-		p.mu.Lock()
-		if err != nil {
-			p.silent[name] = err.Error()
-		} else {
+		group.Go(func() error {
+			d, err := p.dial(ctx, name)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if err != nil {
+				p.silent[name] = err.Error()
+				return nil
+			}
 			delete(p.silent, name)
 			p.found = append(p.found, Plugin{Description: d, Path: scheme + p.cfg.PluginAddresses[name]})
 			answered = true
-		}
-		p.mu.Unlock()
+			return nil
+		})
 	}
+	_ = group.Wait() // Errors are reasons here.
 	return answered
 }
 

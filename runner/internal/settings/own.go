@@ -26,11 +26,15 @@ func Split(own map[string]string, t source.Type) (map[string]string, []source.Pr
 	return taken, sorted(append(problems, source.CheckConfig(t, taken)...))
 }
 
+// shortestMisspelt is the shortest key that is told to be a misspelt one.
+const shortestMisspelt = 6
+
 // Misspelt judges what Parse left over where the connector type isn't known: only keys that look like one of the runtime's can be told then.
 func Misspelt(own map[string]string) []source.Problem {
 	var problems []source.Problem
 	for key := range own {
-		if near := source.Nearest(key, names(source.Type{})); near != "" {
+		// A short word is near to anything.
+		if near := source.Nearest(key, names(source.Type{})); near != "" && len(key) >= shortestMisspelt {
 			problems = append(problems, source.Problem{Key: key, Message: "isn't a key of the runtime", Hint: fmt.Sprintf("did you mean %s?", near), Warning: true})
 		}
 	}

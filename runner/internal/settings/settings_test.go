@@ -147,7 +147,7 @@ func TestSplitChecksTheTypesOfOwnKeys(t *testing.T) {
 }
 
 func TestMisspeltRuntimeKeysAreToldWithoutThePlugin(t *testing.T) {
-	if problems := settings.Misspelt(map[string]string{"taks.max": "1", "something.of.the.plugin": "2"}); len(problems) != 1 || problems[0].Key != "taks.max" || !problems[0].Warning {
+	if problems := settings.Misspelt(map[string]string{"taks.max": "1", "something.of.the.plugin": "2", "rate": "3"}); len(problems) != 1 || problems[0].Key != "taks.max" || !problems[0].Warning {
 		t.Fatal(problems)
 	}
 }
