@@ -33,12 +33,16 @@ func TestRealInput(t *testing.T) {
 	dir := t.TempDir()
 	lines := copyGoSource(t, dir)
 	bed := harness.New(t, "real-input", harness.Kafka(t))
-	harness.CreateTopic(t, bed.Bootstrap, topic, 6)
+	// One file has a line of 1.4 MB.
+	limit := "4194304"
+	if _, err := harness.Admin(t, bed.Bootstrap).CreateTopic(t.Context(), 6, 1, map[string]*string{"max.message.bytes": &limit}, topic); err != nil {
+		t.Fatal(err)
+	}
 	bed.StartCoordinator()
-	runner := bed.StartRunner("runner-0", nil)
+	runner := bed.StartRunner("runner", nil)
 	due := progress(t, bed.Bootstrap, topic, lines, kills)
 	bed.Create(connector, map[string]string{
-		"connector.class": "file", "tasks.max": "2", "paths": filepath.Join(dir, "**/*.go"), "topic": topic,
+		"connector.class": "file", "tasks.max": "2", "paths": filepath.Join(dir, "**/*.go"), "topic": topic, "line.max.bytes": "2MiB",
 	})
 
 	killed := 0
@@ -51,7 +55,7 @@ func TestRealInput(t *testing.T) {
 			runner.Kill()
 			killed++
 			t.Logf("kill %d when the reader had seen %d of %d lines", k, seen, lines)
-			runner = bed.StartRunner(fmt.Sprintf("runner-%d", k), nil)
+			runner = bed.StartRunner("runner", nil)
 		case <-time.After(2 * time.Minute):
 			t.Fatalf("the reader didn't come to %d%% of the lines; %s", 9*k, describe(bed, connector))
 		}

@@ -48,8 +48,12 @@ var parts = []part{
 	{"latency", (*bench).latency},
 	{"cpu_1KiB", func(b *bench) { b.load(load{suffix: "1KiB", size: 1 << 10, records: 600_000, inTxn: 50_000}) }},
 	{"cpu_100B", func(b *bench) { b.load(load{suffix: "100B", size: 100, records: 3_000_000, inTxn: 50_000}) }},
-	{"cpu_full_1KiB", func(b *bench) { b.load(load{suffix: "1KiB_full", size: 1 << 10, records: 500_000, inTxn: 50_000, full: true}) }},
-	{"cpu_full_100B", func(b *bench) { b.load(load{suffix: "100B_full", size: 100, records: 2_000_000, inTxn: 50_000, full: true}) }},
+	{"cpu_full_1KiB", func(b *bench) {
+		b.load(load{suffix: "1KiB_full", size: 1 << 10, records: 500_000, inTxn: 50_000, full: true})
+	}},
+	{"cpu_full_100B", func(b *bench) {
+		b.load(load{suffix: "100B_full", size: 100, records: 2_000_000, inTxn: 50_000, full: true})
+	}},
 	{"cpu_small_1KiB", func(b *bench) { b.load(load{suffix: "small_1KiB", size: 1 << 10, records: 200_000, inTxn: 1_000}) }},
 	{"cpu_small_100B", func(b *bench) { b.load(load{suffix: "small_100B", size: 100, records: 400_000, inTxn: 1_000}) }},
 }

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/fencepost-io/fencepost/integration/reader"
+)
+
+// numbers is a load of the generator plugin: source partition i counts from 1, the value of record k is "i:k" and dots, and the offset {"n":k} says that k was the last.
+type numbers struct {
+	topic string
+	// count is how many records there are of all partitions together, a multiple of their number; 0 is no end.
+	count      int
+	partitions int
+	tasks      int
+	// transaction is the most records of a transaction.
+	transaction int
+	// rate is records a second and task; 0 is as fast as possible.
+	rate int
+}
+
+func (n numbers) config() map[string]string {
+	return map[string]string{
+		"connector.class": "generator", "tasks.max": strconv.Itoa(n.tasks), "topic": n.topic, "partitions": strconv.Itoa(n.partitions),
+		"count": strconv.Itoa(n.count / n.tasks), "rate": strconv.Itoa(n.rate), "batch.records": strconv.Itoa(max(1, n.transaction/5)),
+		"transaction.boundary.max.records": strconv.Itoa(n.transaction),
+	}
+}
+
+// endless is a connector that goes on for as long as it is let.
+func endless(topic string) map[string]string {
+	return numbers{topic: topic, partitions: 1, tasks: 1, transaction: 100, rate: 200}.config()
+}
+
+// exact is the verdict: every number once and in order, and the stored offset the last readable one's.
+func (n numbers) exact(t *testing.T, bootstrap, offsetsTopic, connector string) {
+	t.Helper()
+	want := reader.Expect{Topic: n.topic, OffsetsTopic: offsetsTopic, Connector: connector, First: 1, Last: map[string]uint64{}}
+	for i := range n.partitions {
+		want.Last[strconv.Itoa(i)] = uint64(n.count / n.partitions)
+	}
+	if err := reader.Exact(t.Context(), bootstrap, generated{}, want); err != nil {
+		t.Errorf("not exact:\n%v", err)
+	}
+}
+
+// generated knows the generator's numbers.
+type generated struct{}
+
+func (generated) Place(r *kgo.Record) (reader.Place, error) {
+	partition, number, _ := strings.Cut(strings.TrimRight(string(r.Value), "."), ":")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return reader.Place{}, fmt.Errorf("value %q is not PARTITION:NUMBER", r.Value)
+	}
+	return reader.Place{Partition: partition, Number: n}, nil
+}
+
+func (generated) Covered(partition, offset json.RawMessage) (reader.Place, error) {
+	var p struct{ Generator string }
+	var o struct{ N uint64 }
+	if err := json.Unmarshal(partition, &p); err != nil {
+		return reader.Place{}, err
+	}
+	if err := json.Unmarshal(offset, &o); err != nil {
+		return reader.Place{}, err
+	}
+	return reader.Place{Partition: p.Generator, Number: o.N}, nil
+}
