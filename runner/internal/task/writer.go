@@ -236,12 +236,15 @@ func (w *writer) dropWithoutOffsets() {
 	w.in.settled(t.seq, 0)
 }
 
+// mayEnd says whether the runner may commit here of its own accord: under connector only a mark ends a transaction.
+func (w *writer) mayEnd() bool { return w.whole() && w.rule.Rule != source.ByConnector }
+
 // produce hands a batch's records to the publisher, in a transaction that begins with the first.
 func (w *writer) produce(ctx context.Context, e *entry) error {
 	t := &w.txn
 	if numbers := w.topics.unknown(e); len(numbers) > 0 {
 		// This may wait for a broker and for the coordinator. What may end is ended before, so that it doesn't expire meanwhile.
-		if t.pending() && w.whole() && w.rule.Rule != source.ByConnector {
+		if t.pending() && w.mayEnd() {
 			if err := w.commit(ctx); err != nil {
 				return err
 			}
@@ -274,7 +277,7 @@ func (w *writer) produce(ctx context.Context, e *entry) error {
 	t.owed += e.records
 	t.bytes += int64(len(e.batch.Arena))
 	t.largest.look(e)
-	if t.bytes > maxOpenBytes && !w.whole() {
+	if t.bytes > maxOpenBytes && !w.mayEnd() {
 		return failure(Fail, CauseConfig, "a transaction that the source doesn't end has grown to %d records and %d bytes, the limit is %d bytes%s", t.records, t.bytes, maxOpenBytes, w.whyOpen())
 	}
 	fault("X2")
@@ -308,7 +311,7 @@ func (w *writer) finish(ctx context.Context, end *ending) error {
 	var err error
 	switch {
 	case !w.txn.pending():
-	case w.whole() && w.rule.Rule != source.ByConnector:
+	case w.mayEnd():
 		err = w.commit(ctx)
 	default:
 		// The rest of a source event, or of a transaction that the connector did not end, is read again from the stored offsets. The publisher's end drops it.
