@@ -133,6 +133,7 @@ func (r *fakeRunner) expect(want ...string) {
 
 // scripted is a Connector whose methods are functions.
 type scripted struct {
+	OneTask
 	open      func(ctx context.Context, t *Task) error
 	read      func(ctx context.Context, t *Task, out *Records) error
 	committed func(ctx context.Context, p []Position) error
@@ -141,8 +142,6 @@ type scripted struct {
 }
 
 func (s *scripted) Type() Type { return Type{Name: "scripted"} }
-
-func (s *scripted) Plan(ctx context.Context, p *Planning) error { return p.SetTasks(ctx, One()) }
 
 func (s *scripted) Open(ctx context.Context, t *Task) (Reader, error) {
 	s.task = t

@@ -43,6 +43,12 @@ func (p *Planning) Lookup(ctx context.Context, partitions ...Fields) ([]Fields, 
 // One is the task set of a source that can't be divided: one task that may read every partition.
 func One() TaskSpec { return TaskSpec{Claim: Claim{Prefix: []byte("{")}} }
 
+// OneTask is the Plan of a Connector whose source can't be divided, for embedding.
+type OneTask struct{}
+
+// Plan sets one task that may read every partition.
+func (OneTask) Plan(ctx context.Context, p *Planning) error { return p.SetTasks(ctx, One()) }
+
 // Slots makes n tasks that share all partitions by the hash of their canonical form, so that a new partition needs no new plan.
 func Slots(n int) []TaskSpec {
 	tasks := make([]TaskSpec, n)
