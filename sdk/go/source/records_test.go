@@ -178,7 +178,7 @@ func TestReachOfTheSameOffsetSendsNothing(t *testing.T) {
 		}
 		r := startRun(t, &scripted{read: once(reach(1), reach(1), reach(2), reach(2))}, RunOpen{Stored: []PartitionOffset{{JSON(`{"f":"a"}`), JSON(`{"n":1}`)}}})
 		r.credit(1<<20, 0)
-		time.Sleep(time.Second) // a Read that gave nothing is followed by a pause, in the bubble's time
+		<-time.After(time.Second) // a Read that gave nothing is followed by a pause, in the bubble's time
 		r.expect("opened", `declare p1={"f":"a"}`, `batch 1 1@{"n":2}`)
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestIdleFollowsItsRecordsOnce(t *testing.T) {
 				return errors.Join(out.Idle(), out.Idle())
 			}, idle)}, RunOpen{})
 		r.credit(1<<20, 0)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.expect("opened", "idle 1", `declare p1={"f":"a"} t1=t`, `batch 2 1 1@{"n":"1"}`, "idle 3")
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func TestNoticeIsSentWhenItChanges(t *testing.T) {
 		r := startRun(t, &scripted{read: once(func(task *Task, out *Records) error {
 			return errors.Join(out.Notice(), out.Notice("a.log can't be read"), out.Notice("a.log can't be read"), out.Notice())
 		}, func(task *Task, out *Records) error { return out.Notice("two\nlines") })}, RunOpen{})
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.expect("opened", `notice ["a.log can't be read"]`, "notice []")
 		if err := <-r.done; err == nil || !strings.Contains(err.Error(), "one line") {
 			t.Fatalf("got %v", err)

@@ -214,7 +214,7 @@ func TestReadThatGivesNothingIsSlowedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
 		r := startRun(t, &scripted{read: func(context.Context, *Task, *Records) error { calls++; return nil }}, RunOpen{})
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if err := r.stop(); err != nil || calls < 100 || calls > 120 {
 			t.Fatalf("%d calls in 10 s, %v", calls, err)
 		}

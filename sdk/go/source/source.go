@@ -301,7 +301,7 @@ type Range struct{ From, Until []byte }
 // Slot holds the partitions whose Hash mod Of is Slot.
 type Slot struct{ Slot, Of uint32 }
 
-// Boundary rules of a connector, see transaction.boundary.
+// BoundaryRule is the rule by which the runner commits: transaction.boundary.
 type BoundaryRule int32
 
 // The rules; the numbers are those of the protocol.

@@ -60,7 +60,7 @@ func (s *received) take(m source.Message) error {
 	switch m := m.(type) {
 	case source.Opened:
 		if s.opened {
-			return errors.New("Opened was sent twice")
+			return errors.New("the message Opened was sent twice")
 		}
 		s.opened = true
 	case *source.Declare:

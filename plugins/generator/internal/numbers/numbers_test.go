@@ -92,7 +92,7 @@ func TestRecordsComeWhenTheyAreDue(t *testing.T) {
 		r := sourcetest.New(t, config(map[string]string{"rate": "100", "timestamps": "true"}))
 		start := time.Now()
 		task := r.Start(r.Plan(1)[0])
-		time.Sleep(995 * time.Millisecond)
+		<-time.After(995 * time.Millisecond)
 		synctest.Wait()
 		records := task.Uncommitted()
 		if len(records) != 100 {
