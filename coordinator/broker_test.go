@@ -95,6 +95,7 @@ func TestRealBroker(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { realRights(t, broker, admin) })
 	t.Run("log", func(t *testing.T) { realLog(t, broker) })
 	t.Run("hand-over", func(t *testing.T) { realHandOver(t, broker) })
+	t.Run("kills", func(t *testing.T) { realKills(t, broker, 2) })
 	t.Run("restart", func(t *testing.T) { realRestart(t, broker) })
 }
 
@@ -311,4 +312,51 @@ func realRestart(t *testing.T, broker *kafka.Broker) {
 		}
 	}
 	t.Logf("answered %v after the broker was back", time.Since(began))
+}
+
+// realKills kills the broker while the log is being written. Whatever was reported as written is there for the next leader, though Kafka may have lost the marker of a transaction that was being committed.
+func realKills(t *testing.T, broker *kafka.Broker, kills int) {
+	for kill := range kills {
+		p := newPart(t, broker.AdminAddr, nil)
+		log := configlog.New(configlog.Config{Cluster: "kills", Address: "a:1", Settings: p.settings, Direct: p.direct, Fencer: p.Fencer, WriteTimeout: 2 * time.Second})
+		leadership, err := log.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		written, over := make(chan int, 1), make(chan struct{})
+		go func() {
+			defer close(over)
+			n := 0
+			for ; leadership.Err() == nil; n++ {
+				if err := leadership.Write(context.Background(), []state.Record{{Key: "n", Value: fmt.Append(nil, kill, ".", n)}}); err != nil {
+					t.Logf("after %d writes: %v", n, err)
+					break
+				}
+			}
+			written <- n - 1
+		}()
+		time.Sleep(time.Duration(150+17*kill) * time.Millisecond) //nolint:forbidigo // any moment will do
+		broker.Kill()
+		if err := broker.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-over
+		last := <-written
+		log.Resign()
+		next := configlog.New(configlog.Config{Cluster: "kills", Address: "b:2", Settings: p.settings, Direct: p.direct, Fencer: p.Fencer})
+		began := time.Now()
+		leadership, err = next.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("took over in %v", time.Since(began))
+		got := ""
+		for _, r := range leadership.Records() {
+			got = string(r.Value)
+		}
+		if want, unknown := fmt.Sprint(kill, ".", last), fmt.Sprint(kill, ".", last+1); got != want && got != unknown {
+			t.Fatalf("the next leader reads %q, written was %q", got, want)
+		}
+		next.Resign()
+	}
 }

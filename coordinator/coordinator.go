@@ -13,7 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -39,7 +41,7 @@ type Config struct {
 	Kafka kafkaclient.Map
 	// Listener is where gRPC is served. Run closes it.
 	Listener net.Listener
-	// Advertise is the address that clients, runners and other coordinators are told. Default: the listener's.
+	// Advertise is the address that clients, runners and other coordinators are told. Default: the listener's, with this host's name where it listens on every address.
 	Advertise string
 	// LeaseTTL is how long a runner's lease lasts without a renewal. Default 10 s.
 	LeaseTTL time.Duration
@@ -60,6 +62,7 @@ type Coordinator struct {
 	settings *kafkaclient.Settings
 	leading  chan struct{}
 	led      sync.Once // closes leading
+	leads    atomic.Bool
 
 	health   *health.Server
 	control  *control.Server
@@ -86,7 +89,7 @@ func New(config Config) (*Coordinator, error) {
 	if config.Listener == nil {
 		problems = append(problems, errors.New("listen: no address is given"))
 	} else {
-		config.Advertise = cmp.Or(config.Advertise, config.Listener.Addr().String())
+		config.Advertise = cmp.Or(config.Advertise, reachable(config.Listener.Addr().String()))
 	}
 	settings, err := kafkaclient.Parse(config.Bootstrap, config.Kafka)
 	if err := errors.Join(append(problems, err)...); err != nil {
@@ -101,9 +104,22 @@ func New(config Config) (*Coordinator, error) {
 	c.store = configlog.New(configlog.Config{
 		Cluster: config.Cluster, Address: config.Advertise, Settings: settings, Direct: direct, Fencer: c.fencer, SessionTimeout: config.SessionTimeout, Logger: c.log.Named("configlog"),
 	})
-	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.store.Leader})
-	c.sessions = sessions.New(sessions.Config{Leader: c.store.Leader, Logger: config.Logger.Named("sessions")})
+	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.leader})
+	c.sessions = sessions.New(sessions.Config{Leader: c.leader, Logger: config.Logger.Named("sessions")})
 	return c, nil
+}
+
+// reachable is an address that others can dial.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return address
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return address
+	}
+	return net.JoinHostPort(name, port)
 }
 
 // Leading is closed when this coordinator leads for the first time.
@@ -120,8 +136,16 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// leader is the address of another coordinator that leads; empty where none is known. The log may still name this one, from when it led.
+func (c *Coordinator) leader() string {
+	if leader := c.store.Leader(); leader != c.config.Advertise {
+		return leader
+	}
+	return ""
+}
+
 func (c *Coordinator) heardOfLeader(address string) {
-	if address != c.config.Advertise {
+	if address != c.config.Advertise && !c.leads.Load() { // A leader may still be reading of those before it.
 		c.log.Info("waiting, another coordinator leads", "leader", address)
 	}
 }

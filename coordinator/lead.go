@@ -128,6 +128,7 @@ func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership
 		return nil
 	})
 	cause = group.Wait()
+	c.leads.Store(false)
 	c.control.Lead(nil)
 	c.healthy(false)
 	if lost := leadership.Err(); lost != nil {
@@ -142,6 +143,7 @@ func (c *Coordinator) announce(ctx context.Context, core *loop.Loop, leader *con
 	if err := core.View(ctx, func(st *state.State) { term = st.Term() }); err != nil {
 		return false // The loop has ended, which says why.
 	}
+	c.leads.Store(true)
 	c.control.Lead(leader)
 	c.healthy(true)
 	c.log.Info("leading", "cluster", c.config.Cluster, "term", term, "address", c.config.Advertise)

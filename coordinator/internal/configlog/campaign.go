@@ -17,15 +17,12 @@ func (l *Log) Campaign(ctx context.Context) (*Leadership, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.candidacy != nil && l.candidacy.why() != nil {
-		l.Resign()
-	}
 	if l.candidacy == nil {
 		if l.candidacy, err = l.runForOffice(); err != nil {
 			return nil, err
 		}
 	}
-	leadership, err := l.await(ctx, l.candidacy, limit)
+	leadership, err := l.win(ctx, l.candidacy, limit)
 	if err != nil {
 		l.Resign() // Another coordinator may be able to.
 		return nil, err
@@ -41,39 +38,24 @@ func (l *Log) Resign() {
 	}
 }
 
-// await waits for the election and takes over within it.
-func (l *Log) await(ctx context.Context, e *election, limit int) (*Leadership, error) {
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-e.lost:
-		return nil, e.why()
-	case <-e.elected:
+// win waits for the election and takes over within it.
+func (l *Log) win(ctx context.Context, e *election, limit int) (*Leadership, error) {
+	if err := e.await(ctx); err != nil {
+		return nil, err
 	}
-	// A lost election ends the taking over.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	done := make(chan struct{})
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		select {
-		case <-e.lost:
-			cancel(e.why())
-		case <-done:
-		}
-	})
+	e.onLoss(cancel) // A lost election ends the taking over.
 	taking, enough := context.WithTimeoutCause(ctx, takeOverTimeout, fmt.Errorf("taking over the config log took more than %v", takeOverTimeout))
 	defer enough()
 	leadership, err := l.takeOver(taking, limit)
-	close(done)
-	wait.Wait()
 	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	e.carry(leadership.end)
+	e.onLoss(leadership.end)
 	return leadership, nil
 }
 

@@ -2,49 +2,53 @@ package configlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const (
-	// leaveTimeout is how long leaving the group may take before its session time-out has to do it.
-	leaveTimeout = 2 * time.Second
-	// outage is how long a candidacy lives without a broker that answers. A member that comes back after a broker's restart goes on; a new one would wait for the old one's session time-out.
-	outage        = 20 * time.Second
-	outageRetries = 1000
-)
+// leaveTimeout is how long leaving the group may take before its session time-out has to do it.
+const leaveTimeout = 2 * time.Second
 
-// election is one candidacy: a member of the group, elected as long as the log's partition is assigned to it. The group reads nothing and commits nothing.
+// election is one candidacy: a member of the group, elected while the log's partition is assigned to it. It goes on through lost elections and through brokers that are away: the client joins again under its old name, and nobody
+// has to wait for that member's session time-out. The group reads nothing and commits nothing.
 type election struct {
-	client  *kgo.Client
-	topic   string
-	elected chan struct{} // closed by the first assignment
-	lost    chan struct{} // closed when the candidacy has ended, elected or not; reason says why
+	client *kgo.Client
+	log    *Log
+
+	changed chan struct{} // one token: won or failed has changed
 
 	mu     sync.Mutex
 	won    bool
-	reason error
-	ended  func(reason error) // the leadership that rests on it; may be nil
+	reason error              // why it isn't won any more
+	failed error              // it can't be won: a right is missing, for example
+	lost   func(reason error) // told when it is won no more; may be nil
 }
 
 // runForOffice joins the group. Whoever calls it calls resign.
 func (l *Log) runForOffice() (*election, error) {
-	e := &election{topic: l.topic, elected: make(chan struct{}), lost: make(chan struct{})}
+	e := &election{log: l, changed: make(chan struct{}, 1), reason: ErrEnded}
 	client, err := l.config.Settings.NewClient(
 		kgo.ConsumerGroup(l.group), kgo.ConsumeTopics(l.topic), kgo.DisableAutoCommit(),
 		// A member that joins must not cost the leader its partition.
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(l.config.SessionTimeout), kgo.RebalanceTimeout(l.config.SessionTimeout), kgo.HeartbeatInterval(l.config.SessionTimeout/3),
-		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) { e.assigned(assigned) }),
-		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, revoked map[string][]int32) {
-			e.revoked(revoked, fmt.Errorf("the group %q moved the leadership: %w", l.group, ErrEnded))
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) {
+			if len(assigned[l.topic]) > 0 {
+				e.set(true, nil)
+			}
 		}),
-		kgo.RetryTimeout(outage), kgo.RequestRetries(outageRetries),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, revoked map[string][]int32) {
+			if len(revoked[l.topic]) > 0 {
+				e.set(false, fmt.Errorf("the group %q moved the leadership: %w", l.group, ErrEnded))
+			}
+		}),
 		// Losing the partition comes with an error, which says why.
-		kgo.WithHooks(&groupErrors{election: e, log: l}),
+		kgo.WithHooks(e),
 	)
 	if err != nil {
 		return nil, err
@@ -54,64 +58,81 @@ func (l *Log) runForOffice() (*election, error) {
 	return e, nil
 }
 
-// groupErrors ends a candidacy on errors of the group, missing rights among them.
-type groupErrors struct {
-	election *election
-	log      *Log
+// OnGroupManageError implements kgo.HookGroupManageError: the partition is lost, and the client joins again.
+func (e *election) OnGroupManageError(err error) {
+	reason := fmt.Errorf("group %q: %w", e.log.group, e.log.explain(err))
+	e.log.log.Warn("the election is interrupted", "group", e.log.group, "cause", e.log.config.Settings.Explain(err))
+	if hopeless(err) {
+		e.mu.Lock()
+		e.failed = reason
+		e.mu.Unlock()
+	}
+	e.set(false, reason)
 }
 
-// OnGroupManageError implements kgo.HookGroupManageError.
-func (g *groupErrors) OnGroupManageError(err error) {
-	g.election.end(fmt.Errorf("group %q: %w", g.log.group, g.log.explain(err)))
+// hopeless says that joining again gives the same answer until a person does something. An answer that isn't known here is taken for one, so that somebody is told.
+func hopeless(err error) bool {
+	var code *kerr.Error
+	if !errors.As(err, &code) || code.Retriable {
+		return false
+	}
+	switch code {
+	case kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.RebalanceInProgress, kerr.MemberIDRequired:
+		return false
+	}
+	return true
 }
 
-func (e *election) assigned(partitions map[string][]int32) {
+func (e *election) set(won bool, reason error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(partitions[e.topic]) > 0 && !e.won {
-		e.won = true
-		close(e.elected)
+	lost := e.lost
+	if e.won = won; !won {
+		e.reason, e.lost = reason, nil
+		if lost != nil {
+			lost(reason)
+		}
+	}
+	select {
+	case e.changed <- struct{}{}:
+	default:
 	}
 }
 
-func (e *election) revoked(partitions map[string][]int32, reason error) {
-	if len(partitions[e.topic]) > 0 {
-		e.end(reason)
-	}
-}
-
-func (e *election) end(reason error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.reason == nil {
-		e.reason = reason
-		close(e.lost)
-		if e.ended != nil {
-			e.ended(reason)
+// await waits until the election is won.
+func (e *election) await(ctx context.Context) error {
+	for {
+		won, failed := e.stands()
+		if won || failed != nil {
+			return failed
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-e.changed:
 		}
 	}
 }
 
-// carry makes the end of the candidacy the end of a leadership too.
-func (e *election) carry(ended func(reason error)) {
+func (e *election) stands() (won bool, failed error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ended = ended
-	if e.reason != nil {
-		ended(e.reason)
-	}
+	return e.won, e.failed
 }
 
-// why is set once lost is closed.
-func (e *election) why() error {
+// onLoss says whom to tell once when the election is lost; at once where it is lost already.
+func (e *election) onLoss(tell func(reason error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.reason
+	if e.lost = tell; !e.won {
+		e.lost = nil
+		tell(e.reason)
+	}
 }
 
 // resign leaves the group, so that another member is elected at once.
 func (e *election) resign() {
-	e.end(ErrEnded)
+	e.set(false, ErrEnded)
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	// An error means that the session time-out has to do it.

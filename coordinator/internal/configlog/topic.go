@@ -21,6 +21,8 @@ const (
 	// What a batch may have where the topic's limit can't be read: Kafka's default of 1,048,588 less some room.
 	cautiousBatch = 1 << 20
 	batchOverhead = 128
+	// Losing the log is losing every connector, and Kafka's own default is one replica.
+	mostReplicas = 3
 )
 
 // settings are those of every own topic, so that a log that is written all the time stays short, and its size limit.
@@ -58,7 +60,11 @@ func (l *Log) createTopic(ctx context.Context, admin *kadm.Client) error {
 	for key, value := range settings {
 		wanted[key] = &value
 	}
-	_, err := admin.CreateTopic(ctx, 1, -1, wanted, l.topic)
+	brokers, err := admin.ListBrokers(ctx)
+	if err != nil {
+		return fmt.Errorf("count the brokers: %w", err)
+	}
+	_, err = admin.CreateTopic(ctx, 1, int16(min(len(brokers), mostReplicas)), wanted, l.topic)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) { // Two coordinators may start at once.
 		return fmt.Errorf("create topic %q with one partition and %s: %w", l.topic, describeSettings(), l.explain(err))
 	}

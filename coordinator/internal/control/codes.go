@@ -66,7 +66,7 @@ func failure(code codes.Code, text string, detail *controlv1.ErrorDetail) error 
 }
 
 func (s *Server) notLeading() error {
-	leader := s.elsewhere()
+	leader := s.config.Leader()
 	if leader == "" {
 		return failure(codes.Unavailable, "this coordinator doesn't lead, and no leader is known yet", &controlv1.ErrorDetail{Hint: "ask again in a few seconds"})
 	}

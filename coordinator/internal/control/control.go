@@ -55,7 +55,7 @@ type Leader struct {
 type Config struct {
 	// Cluster, Version and Address are shown by GetCluster; Address is this coordinator's.
 	Cluster, Version, Address string
-	// Leader is the last leader's address as the log names it; empty where it isn't known.
+	// Leader is the address of another coordinator that leads; empty where none is known.
 	Leader func() string
 }
 
@@ -78,14 +78,6 @@ func (s *Server) leader() (*Leader, error) {
 		return l, nil
 	}
 	return nil, s.notLeading()
-}
-
-// elsewhere is the address of another coordinator that leads; empty where none is known. The log may still name this one, from when it led.
-func (s *Server) elsewhere() string {
-	if leader := s.config.Leader(); leader != s.config.Address {
-		return leader
-	}
-	return ""
 }
 
 // view reads the State.
@@ -111,7 +103,7 @@ func (s *Server) do(ctx context.Context, op state.Op) (state.Result, error) {
 
 // GetCluster says who leads. It is the one call that any coordinator answers.
 func (s *Server) GetCluster(ctx context.Context, _ *controlv1.GetClusterRequest) (*controlv1.GetClusterResponse, error) {
-	resp := &controlv1.GetClusterResponse{Cluster: s.config.Cluster, Version: s.config.Version, Leader: s.elsewhere()}
+	resp := &controlv1.GetClusterResponse{Cluster: s.config.Cluster, Version: s.config.Version, Leader: s.config.Leader()}
 	l := s.leading.Load()
 	if l == nil {
 		return resp, nil

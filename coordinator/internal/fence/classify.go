@@ -40,6 +40,9 @@ var (
 
 // classify is the one place that knows what an error of DescribeTransactions or InitProducerId means. Whatever isn't known is asked again: a round is superseded, never failed by accident.
 func classify(err error) verdict {
+	if errors.Is(err, errDeciding) {
+		return busy
+	}
 	var code *kerr.Error
 	if !errors.As(err, &code) {
 		return away

@@ -105,6 +105,11 @@ func (f *Fencer) describe(ctx context.Context, id string) (state.Decision, error
 	if err := kerr.ErrorForCode(described.ErrorCode); err != nil {
 		return state.Decision{}, fmt.Errorf("describe: %w", err)
 	}
+	switch described.State {
+	case statePrepareCommit, statePrepareAbort, statePrepareFence:
+		// An attempt would be answered by CONCURRENT_TRANSACTIONS now, or by `ok` in a moment, and then this note would be no decision.
+		return state.Decision{}, errDeciding
+	}
 	return state.Decision{Outcome: outcome(described.State), ProducerID: described.ProducerID, ProducerEpoch: described.ProducerEpoch}, nil
 }
 
@@ -121,12 +126,17 @@ func outcome(described string) state.Outcome {
 	return state.OutcomeUnknown
 }
 
-// States of DescribeTransactions in which no transaction is open.
+// States of DescribeTransactions: in the first three no transaction is open, in the others one is being ended.
 const (
-	stateEmpty     = "Empty"
-	stateCommitted = "CompleteCommit"
-	stateAborted   = "CompleteAbort"
+	stateEmpty         = "Empty"
+	stateCommitted     = "CompleteCommit"
+	stateAborted       = "CompleteAbort"
+	statePrepareCommit = "PrepareCommit"
+	statePrepareAbort  = "PrepareAbort"
+	statePrepareFence  = "PrepareEpochFence"
 )
+
+var errDeciding = errors.New("the id's last transaction is being ended")
 
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

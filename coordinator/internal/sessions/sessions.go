@@ -37,7 +37,7 @@ type Core interface {
 
 // Config of a Server.
 type Config struct {
-	// Leader is the address to send runners to while nobody leads here; empty where it isn't known.
+	// Leader is the address of another coordinator that leads, to send runners to; empty where none is known.
 	Leader func() string
 	// Queue is how many messages may wait for one runner. Default 256: a grant for each of some hundred tasks at once.
 	Queue int
