@@ -2,9 +2,12 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -107,7 +110,7 @@ func (d *dev) run(cmd *cobra.Command) error {
 		return fail(exitUsage, "%w", err)
 	}
 	config := runner.Config{
-		Name: "dev", Coordinators: []string{listener.Addr().String()}, Bootstrap: d.kafka, Kafka: d.file.kafka, CommitsPerSecond: 200,
+		Name: d.runnerName(), Coordinators: []string{listener.Addr().String()}, Bootstrap: d.kafka, Kafka: d.file.kafka, CommitsPerSecond: 200,
 		Logger: d.logger.Named("runner"), Version: Version,
 	}
 	if err := d.flags.fill(&config); err != nil {
@@ -120,6 +123,16 @@ func (d *dev) run(cmd *cobra.Command) error {
 	}
 	d.control = &client{addresses: []string{listener.Addr().String()}, timeout: devStartTimeout}
 	return d.runParts(cmd, c, r)
+}
+
+// runnerName is another one for each dev on this host, and the same for each life of a data folder: a runner's name is unique, and kills what an earlier life of it left behind.
+func (d *dev) runnerName() string {
+	dir, err := filepath.Abs(d.dataDir)
+	if d.dataDir == "" || err != nil {
+		return fmt.Sprintf("dev-%d", os.Getpid())
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return fmt.Sprintf("dev-%x", sum[:4])
 }
 
 // securityKeys are those that every client of the cluster needs; the others are the runner's alone.

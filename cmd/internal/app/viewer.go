@@ -77,7 +77,7 @@ func (v *viewer) run(ctx context.Context) error {
 		}
 	}()
 	defer func() {
-		for range fetched { //nolint:revive // wait for the goroutine above
+		for range fetched { // wait for the goroutine above
 		}
 	}()
 	for {

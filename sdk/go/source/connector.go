@@ -26,7 +26,8 @@ type Reader interface {
 	Close() error
 }
 
-// Validator is a Connector that can check more than its keys' types: whether a file exists, a password works. No side effects.
+// Validator is a Connector that can check more than its keys' types: whether a file exists, a password works. No side effects. It is asked also where some keys have a mistake; those are left out
+// of config, as if they weren't given, and what it says of them isn't shown.
 type Validator interface {
 	Validate(ctx context.Context, config Config) Validation
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -112,12 +113,8 @@ func (p *plugin) Validate(ctx context.Context, req *ValidateRequest) (*Validatio
 		return nil, err
 	}
 	v := Validation{Problems: CheckConfig(t, req.Config)}
-	if validator, ok := c.(Validator); ok && len(v.Problems) == 0 {
-		err := guard("Validate", func() error {
-			v = validator.Validate(ctx, WithDefaults(t, req.Config))
-			return nil
-		})
-		if err != nil {
+	if validator, ok := c.(Validator); ok {
+		if err := askValidator(ctx, validator, t, req.Config, &v); err != nil {
 			return nil, err
 		}
 	}
@@ -132,6 +129,24 @@ func (p *plugin) Validate(ctx context.Context, req *ValidateRequest) (*Validatio
 		}
 	}
 	return &v, nil
+}
+
+// askValidator adds what the connector finds to what its keys' types say, so that a user sees everything at once. Keys with a mistake are left out of what it is shown, and it isn't heard on them.
+func askValidator(ctx context.Context, validator Validator, t Type, config map[string]string, v *Validation) error {
+	typed := v.Problems
+	wrong := make(map[string]bool, len(typed))
+	good := maps.Clone(config)
+	for _, p := range typed {
+		wrong[p.Key] = true
+		delete(good, p.Key)
+	}
+	err := guard("Validate", func() error {
+		*v = validator.Validate(ctx, WithDefaults(t, good))
+		return nil
+	})
+	own := slices.DeleteFunc(v.Problems, func(p Problem) bool { return wrong[p.Key] })
+	v.Problems = append(typed, own...)
+	return err
 }
 
 // Plan implements Plugin.

@@ -89,13 +89,16 @@ func TestMistakesInTheTypesAreFoundByDescribe(t *testing.T) {
 	}
 }
 
-func TestValidateChecksKeysFirst(t *testing.T) {
+func TestValidateFindsEverythingAtOnce(t *testing.T) {
 	p := New("test", "1.0.0", &full{})
 	for config, want := range map[string]string{
 		"full path=x":       "[] 1 1",
 		"full path=missing": "[{path doesn't exist  false}] 2 1",
 		"full pth=missing":  `[{path is required  false} {pth unknown key of connector type "full" did you mean path? false}] 1 1`,
-		"nothing":           `[{connector.class plugin test has no connector type "nothing" it has: full false}] 3 3`,
+		"full n=x":          `[{n "x" is not a whole number of 32 bits  false} {path is required  false}] 1 1`,
+		// Everything at once: what the types say, and what the connector finds in the other keys.
+		"full path=missing n=x": `[{n "x" is not a whole number of 32 bits  false} {path doesn't exist  false}] 2 1`,
+		"nothing":               `[{connector.class plugin test has no connector type "nothing" it has: full false}] 3 3`,
 	} {
 		fields := strings.Fields(config)
 		req := &ValidateRequest{Type: fields[0], Config: map[string]string{}}

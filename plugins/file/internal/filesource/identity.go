@@ -40,15 +40,15 @@ func fingerprint(r io.ReaderAt, consumed int64) (string, error) {
 }
 
 // sameHead checks a fingerprint against a file. A file that is too short for it is another one.
-func sameHead(r io.ReaderAt, print string) (bool, error) {
-	text, _, ok := strings.Cut(print, "-")
+func sameHead(r io.ReaderAt, stored string) (bool, error) {
+	text, _, ok := strings.Cut(stored, "-")
 	n, err := strconv.ParseUint(text, 10, 16)
 	if !ok || err != nil || n > headBytes {
-		return false, fmt.Errorf("the stored fingerprint %q is not one", print)
+		return false, fmt.Errorf("the stored fingerprint %q is not one", stored)
 	}
 	now, err := fingerprint(r, int64(n)) //nolint:gosec // at most headBytes
 	if err != nil {
 		return false, nil //nolint:nilerr // shorter than it was: cut off, or another file
 	}
-	return now == print, nil
+	return now == stored, nil
 }
