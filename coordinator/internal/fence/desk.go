@@ -16,8 +16,8 @@ const lookBudget = 10 * time.Second
 
 var errCancelled = errors.New("a newer round takes its place")
 
-// Desk carries out what one leader's loop asks for. Its methods never block; outcomes come back as events, in any order. Operations on one id are carried out one after another in the order of the calls, so a late
-// initialisation for an old lease never hits the producer of a newer one. How much is waiting is bounded by what the loop asks for: one round a connector, one start and one look a lease.
+// Desk carries out what one leader's loop asks for. Its methods never block; outcomes come back as events. Operations on one id are carried out one after another in the order of the calls, each with its
+// event before the next begins: a late initialisation for an old lease never hits the producer of a newer one, and a newer decision is never told before an older one. How much is waiting is bounded by what the loop asks for: one round a connector, one start and one look a lease.
 type Desk struct {
 	fencer *Fencer
 	submit func(context.Context, state.Event) error
@@ -66,9 +66,8 @@ func (d *Desk) queue(id string) (before <-chan struct{}, leave func()) {
 	}
 }
 
-// take waits for an id's turn and takes it. A place in the line is kept to its end even where ctx ends first, so that whoever is behind still waits for whoever is before.
-func (d *Desk) take(ctx context.Context, id string, before <-chan struct{}, leave func()) (Taken, error) {
-	defer leave()
+// take waits for an id's turn and takes it. A turn is waited for even where ctx ends first, so that whoever is behind still waits for whoever is before.
+func (d *Desk) take(ctx context.Context, id string, before <-chan struct{}) (Taken, error) {
 	if before != nil {
 		<-before // Each operation before this one ends: with Run at the latest.
 	}
@@ -88,14 +87,19 @@ func (d *Desk) StartRound(r state.StartRound) {
 	d.mu.Lock()
 	d.rounds[key] = cancel
 	d.mu.Unlock()
-	takes := make([]func() (Taken, error), len(r.IDs))
+	takes, leaves := make([]func() (Taken, error), len(r.IDs)), make([]func(), len(r.IDs))
 	for i, id := range r.IDs {
 		before, leave := d.queue(id)
-		takes[i] = func() (Taken, error) { return d.take(ctx, id, before, leave) }
+		takes[i], leaves[i] = func() (Taken, error) { return d.take(ctx, id, before) }, leave
 	}
 	d.wait.Go(func() {
 		defer cancel(nil)
 		defer d.forget(key)
+		defer func() {
+			for _, leave := range leaves {
+				leave()
+			}
+		}()
 		d.carryOut(ctx, r, takes)
 	})
 }
@@ -150,7 +154,8 @@ func (d *Desk) CancelRound(r state.CancelRound) {
 func (d *Desk) PrepareID(p state.PrepareID) {
 	before, leave := d.queue(p.ID)
 	d.wait.Go(func() {
-		taken, err := d.take(d.ctx, p.ID, before, leave)
+		defer leave()
+		taken, err := d.take(d.ctx, p.ID, before)
 		if ended(d.ctx) {
 			return
 		}

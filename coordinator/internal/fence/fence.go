@@ -24,7 +24,7 @@ import (
 type Config struct {
 	// Direct sends the requests.
 	Direct *kafkaclient.Direct
-	// Parallel is how many ids are being taken at once. Default 64: more only wait in the broker, which takes one request of a connection at a time.
+	// Parallel is how many attempts are under way at once. Default 64: more only wait in the broker, which takes one request of a connection at a time.
 	Parallel int
 	// TransactionTimeout is what each initialisation tells the broker; it must not be above the broker's transaction.max.timeout.ms. It is in force until the runner initialises the id with its own.
 	// Default 60 s.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -245,6 +246,29 @@ func TestAnEndedContextEndsTheTrying(t *testing.T) {
 	if _, err := b.Take(ctx, "id"); !errors.Is(err, context.Canceled) || !errors.Is(err, enough) {
 		t.Fatal(err)
 	}
+}
+
+func TestIDsThatAreTriedForLongHoldNobodyUp(t *testing.T) {
+	b := newBed(t, 1)
+	b.answer(-1, kmsg.NewPtrInitProducerIDRequest(), func(req kmsg.Request, resp kmsg.Response) {
+		if q, ok := req.(*kmsg.InitProducerIDRequest); ok && strings.HasPrefix(*q.TransactionalID, "stuck") {
+			initCode(kerr.ConcurrentTransactions.Code)(req, resp)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var stuck sync.WaitGroup
+	for i := range 100 { // More than there are slots.
+		stuck.Go(func() {
+			if _, err := b.Take(ctx, fmt.Sprint("stuck", i)); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	if _, err := b.Take(t.Context(), "free"); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	stuck.Wait()
 }
 
 func TestAProbeChangesNothing(t *testing.T) {

@@ -26,10 +26,6 @@ type Taken struct {
 
 // Take initialises id, again and again until the broker answers `ok`, ctx ends, or the broker refuses for good: then the error is a *Refused.
 func (f *Fencer) Take(ctx context.Context, id string) (Taken, error) {
-	if err := f.slots.Acquire(ctx, 1); err != nil {
-		return Taken{}, fmt.Errorf("fence %q: %w", id, err)
-	}
-	defer f.slots.Release(1)
 	began, warned := time.Now(), time.Now()
 	for attempt := 0; ; attempt++ {
 		taken, err := f.attempt(ctx, id)
@@ -55,6 +51,11 @@ func (f *Fencer) Take(ctx context.Context, id string) (Taken, error) {
 
 // attempt is one note and one initialisation.
 func (f *Fencer) attempt(ctx context.Context, id string) (Taken, error) {
+	// A slot is held for one attempt: ids that have to be tried for long hold nobody up.
+	if err := f.slots.Acquire(ctx, 1); err != nil {
+		return Taken{}, err
+	}
+	defer f.slots.Release(1)
 	// I3: the note comes before this very attempt, also where it is a repetition.
 	last, err := f.describe(ctx, id)
 	if err != nil {
