@@ -97,7 +97,7 @@ func New(cfg Config) (*Session, error) {
 func (s *Session) Run(ctx context.Context) error {
 	logged := map[string]string{} // The last error of each address: one that goes on is logged once.
 	for ctx.Err() == nil {
-		address := s.route.next()
+		address, begun := s.route.next(), time.Now()
 		err := s.connect(ctx, address)
 		var to *redirect
 		switch {
@@ -108,7 +108,9 @@ func (s *Session) Run(ctx context.Context) error {
 		case s.route.lost():
 			s.cfg.Logger.Warn("lost the coordinator", "address", address, "error", err)
 			clear(logged)
-			continue // Redial at once.
+			if time.Since(begun) >= redialPause {
+				continue // Redial at once, unless that would make a loop of streams that end at once.
+			}
 		case logged[address] != err.Error():
 			logged[address] = err.Error()
 			s.cfg.Logger.Warn("can't reach the coordinator", "address", address, "error", err)

@@ -149,6 +149,32 @@ func TestTwoThatPointAtEachOtherMakeNoStorm(t *testing.T) {
 	})
 }
 
+func TestStreamsThatEndAtOnceMakeNoStorm(t *testing.T) {
+	run(t, []string{"c1"}, func(t *bed) {
+		for n := 0; t.at() < 2*time.Second; n++ {
+			p, _ := t.welcome("c1")
+			p.end <- status.Error(codes.Internal, "confused")
+			if n > 10 {
+				t.Fatalf("%d streams in %s", n, t.at())
+			}
+		}
+	})
+}
+
+func TestALostStreamIsRedialledAtOnce(t *testing.T) {
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		until(p, true, (*runnerv1.SessionRequest).GetHeartbeat)
+		until(p, true, (*runnerv1.SessionRequest).GetHeartbeat)
+		p.end <- status.Error(codes.Unavailable, "going")
+		before := t.at()
+		t.accept("c1")
+		if t.at() != before {
+			t.Fatalf("after %s", t.at()-before)
+		}
+	})
+}
+
 func TestAnUnreachableCoordinatorIsDialledFourTimesASecond(t *testing.T) {
 	run(t, []string{"c1"}, func(t *bed) {
 		p, _ := t.welcome("c1")
