@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -148,7 +149,7 @@ A coordinator is asked unless --plugin-path names the plugins: then no server is
 				if err != nil {
 					return err
 				}
-				v := verdictOf(file, append(file.Problems, problems...))
+				v := verdictOf(file, withoutKeys(problems, file.Problems))
 				if !v.Valid {
 					bad++
 				}
@@ -170,9 +171,16 @@ A coordinator is asked unless --plugin-path names the plugins: then no server is
 	return cmd
 }
 
+// withoutKeys drops what is said of keys that couldn't even be read: they seem to be missing.
+func withoutKeys(problems, read []*pluginv1.Problem) []*pluginv1.Problem {
+	return slices.DeleteFunc(problems, func(p *pluginv1.Problem) bool {
+		return slices.ContainsFunc(read, func(r *pluginv1.Problem) bool { return r.GetKey() == p.GetKey() })
+	})
+}
+
 func verdictOf(file *connectorFile, problems []*pluginv1.Problem) verdict {
 	v := verdict{File: file.Where, Name: file.Name, Valid: true, Problems: []verdictProblem{}}
-	for _, p := range problems {
+	for _, p := range append(slices.Clone(file.Problems), problems...) {
 		v.Problems = append(v.Problems, verdictProblem{p.GetKey(), p.GetMessage(), p.GetHint(), p.GetWarning()})
 		v.Valid = v.Valid && p.GetWarning()
 	}

@@ -107,6 +107,8 @@ func taskDetail(task *controlv1.TaskInfo) string {
 		return fmt.Sprintf("%s (try %d, next in %s)", task.GetError(), task.GetAttempt(), until(task.GetRetryAt().AsTime()))
 	case task.GetError() != "":
 		return task.GetError()
+	case len(task.GetNotices()) > 0:
+		return strings.Join(task.GetNotices(), "; ")
 	case task.GetCaughtUp():
 		return "caught up"
 	default:
@@ -199,6 +201,9 @@ func describeTask(t *table, task *controlv1.TaskInfo) {
 	}
 	if task.GetDropped() > 0 {
 		t.row("  Dropped:", fmt.Sprintf("%d records (%s)", task.GetDropped(), task.GetDroppedReason()))
+	}
+	for _, notice := range task.GetNotices() {
+		t.row("  Notice:", notice)
 	}
 	for _, cause := range slices.Sorted(maps.Keys(task.GetRewinds())) {
 		t.row("  Rewinds:", fmt.Sprintf("%d by %s", task.GetRewinds()[cause], cause))

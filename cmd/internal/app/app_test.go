@@ -1,0 +1,194 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
+	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
+)
+
+func codeOf(err error) int {
+	var coded *exitError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	return -1
+}
+
+// run runs the command line as main does.
+func run(args ...string) (code int, stdout, stderr string) {
+	var out, errOut bytes.Buffer
+	code = Main(args, strings.NewReader(""), &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+// fakeControl answers every question with one error, or with one connector.
+type fakeControl struct {
+	controlv1.UnimplementedControlServer
+	err       error
+	connector *controlv1.Connector
+}
+
+func (f *fakeControl) GetConnector(context.Context, *controlv1.GetConnectorRequest) (*controlv1.GetConnectorResponse, error) {
+	return &controlv1.GetConnectorResponse{Connector: f.connector}, f.err
+}
+
+func (f *fakeControl) ListConnectors(context.Context, *controlv1.ListConnectorsRequest) (*controlv1.ListConnectorsResponse, error) {
+	return &controlv1.ListConnectorsResponse{Connectors: []*controlv1.Connector{f.connector}}, f.err
+}
+
+func (f *fakeControl) CreateConnector(context.Context, *controlv1.CreateConnectorRequest) (*controlv1.CreateConnectorResponse, error) {
+	return &controlv1.CreateConnectorResponse{Connector: f.connector}, f.err
+}
+
+// serve runs a fake coordinator and returns its address.
+func serve(t *testing.T, f *fakeControl) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	controlv1.RegisterControlServer(server, f)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return listener.Addr().String()
+}
+
+func withDetail(code codes.Code, message string, detail *controlv1.ErrorDetail) error {
+	s, err := status.New(code, message).WithDetails(detail)
+	if err != nil {
+		panic(err)
+	}
+	return s.Err()
+}
+
+func TestExitCodesSayWhatHappened(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		code int
+		says string
+	}{
+		{status.Error(codes.NotFound, "there is no connector \"a\""), exitNotFound, "there is no connector"},
+		{status.Error(codes.AlreadyExists, "exists"), exitConflict, "exists"},
+		{status.Error(codes.FailedPrecondition, "refused"), exitConflict, "refused"},
+		{status.Error(codes.Aborted, "superseded"), exitConflict, "superseded"},
+		{status.Error(codes.Unavailable, "no leader yet"), exitUnreachable, "Is a coordinator running there?"},
+		{status.Error(codes.DeadlineExceeded, "slow"), exitUnreachable, "slow"},
+		{status.Error(codes.Internal, "broken"), exitFailed, "broken"},
+		{withDetail(codes.InvalidArgument, "invalid", &controlv1.ErrorDetail{Problems: []*pluginv1.Problem{{Key: "paht", Message: "unknown key", Hint: "did you mean paths?"}}}), exitFailed, "paht  unknown key; did you mean paths?"},
+	} {
+		address := serve(t, &fakeControl{err: tc.err})
+		code, _, stderr := run("get", "a", "--coordinator", address)
+		if code != tc.code || !strings.Contains(stderr, tc.says) {
+			t.Errorf("%v: exit %d, %q; want %d and %q", tc.err, code, stderr, tc.code, tc.says)
+		}
+	}
+}
+
+func TestClientFollowsTheLeader(t *testing.T) {
+	leader := serve(t, &fakeControl{connector: &controlv1.Connector{Name: "a", State: "RUNNING"}})
+	standby := serve(t, &fakeControl{err: withDetail(codes.Unavailable, "another leads", &controlv1.ErrorDetail{Leader: leader})})
+	code, stdout, stderr := run("get", "a", "--coordinator", standby)
+	if code != exitDone || !strings.Contains(stdout, "RUNNING") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestUnreachableCoordinatorIsNamed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	code, _, stderr := run("get", "--coordinator", address)
+	if code != exitUnreachable || !strings.Contains(stderr, address) || !strings.Contains(stderr, "FENCEPOST_COORDINATOR") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
+
+func TestOutputFormats(t *testing.T) {
+	connector := &controlv1.Connector{
+		Name: "a", State: "DEGRADED", Config: map[string]string{"connector.class": "file"}, Created: timestamppb.Now(),
+		Tasks: []*controlv1.TaskInfo{{State: "RETRYING", Error: "the broker is away", Attempt: 3, RetryAt: timestamppb.Now(), Notices: []string{"x: permission denied"}}},
+	}
+	address := serve(t, &fakeControl{connector: connector})
+	_, table, _ := run("get", "a", "--coordinator", address)
+	if !strings.Contains(table, "the broker is away (try 3, next in") {
+		t.Errorf("table:\n%s", table)
+	}
+	_, text, _ := run("get", "a", "--coordinator", address, "-o", "json")
+	var parsed struct {
+		Name  string
+		Tasks []struct{ State string }
+	}
+	if err := json.Unmarshal([]byte(text), &parsed); err != nil || parsed.Name != "a" || parsed.Tasks[0].State != "RETRYING" {
+		t.Errorf("%v in\n%s", err, text)
+	}
+	_, text, _ = run("describe", "a", "--coordinator", address)
+	for _, want := range []string{"Last error:", "Next try:", "x: permission denied"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("describe lacks %q:\n%s", want, text)
+		}
+	}
+	if code, _, stderr := run("get", "a", "--coordinator", address, "-o", "xml"); code != exitUsage || !strings.Contains(stderr, "xml") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{"nonsense"}, {"get", "--nonsense"}, {"get", "a", "b"}, {"describe"}, {"create"}, {"dev", "--once"}, {"runner"}, {"coordinator"},
+		{"dev", "--bootstrap-servers", "x:1", "--data-dir", "y"}, {"runner", "--bootstrap-servers", "x:1", "--label", "novalue"},
+		{"dev", "--kafka-listen", "nonsense"}, {"dev", "--log-level", "loud"},
+	} {
+		code, _, stderr := run(args...)
+		if code != exitUsage || !strings.HasPrefix(stderr, "Error: ") || strings.Contains(stderr, "goroutine") {
+			t.Errorf("%v: exit %d, %q", args, code, stderr)
+		}
+	}
+}
+
+func TestEveryCommandHasAnExample(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Runnable() && c.Name() != "help" && c.Parent().Name() != "completion" && c.Example == "" {
+			t.Errorf("%s has no example", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	for _, c := range newRoot().Commands() {
+		walk(c)
+	}
+}
+
+func TestOneBadFileDoesNotKeepTheOthersBack(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "bad.yaml")
+	if err := errors.Join(os.WriteFile(good, []byte("name: a\nconfig: {}"), 0o600), os.WriteFile(bad, []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	address := serve(t, &fakeControl{connector: &controlv1.Connector{Name: "a", Generation: 1}})
+	code, stdout, stderr := run("create", "-f", bad, "-f", good, "--coordinator", address)
+	if code != exitFailed || !strings.Contains(stdout, "a  created  generation 1") || !strings.Contains(stderr, bad) {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
