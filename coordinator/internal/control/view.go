@@ -34,6 +34,7 @@ func taskOf(v *state.TaskView) *controlv1.TaskInfo {
 		Task: v.Task, State: v.State, Runner: v.Runner, Epoch: v.Epoch, Phase: v.Phase, Error: v.Error, Cause: v.Cause, Attempt: v.Attempt, BudgetLeft: v.BudgetLeft,
 		RetryAt: timeOf(v.RetryAt), Records: v.Records, Bytes: v.Bytes, Commits: v.Commits, Aborts: v.Aborts, Dropped: v.Dropped, CaughtUp: v.CaughtUp, Claim: v.Claim,
 		TransactionalId: v.TransactionalID, OpenRecords: v.OpenRecords, OpenAgeMs: v.OpenAgeMs, DroppedReason: v.DroppedReason, Rewinds: v.Rewinds, PluginVersion: v.PluginVersion,
+		Notices: v.Notices,
 	}
 }
 

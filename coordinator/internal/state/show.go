@@ -172,6 +172,12 @@ func (s *State) sum(c *connector, tasks []TaskView) (state, message string) {
 // mostErrorBytes bounds an error text of a runner.
 const mostErrorBytes = 8 << 10
 
+// Limits of a plugin's notices, as the plugin protocol gives them.
+const (
+	mostNotices     = 20
+	mostNoticeBytes = 500
+)
+
 // statusOf reads a status from the wire.
 func statusOf(m *runnerv1.TaskStatus) *status {
 	state := taskStarting
@@ -191,7 +197,17 @@ func statusOf(m *runnerv1.TaskStatus) *status {
 		Records: m.GetRecords(), Bytes: m.GetBytes(), Commits: m.GetCommits(), Aborts: m.GetAborts(), Dropped: m.GetDropped(),
 		CaughtUp: m.GetCaughtUp(), OpenRecords: m.GetOpenRecords(), OpenAgeMs: m.GetOpenAgeMs(), DroppedReason: clip(m.GetDroppedReason(), mostErrorBytes),
 		PluginVersion: m.GetPluginVersion(), PluginSHA256: m.GetPluginSha256(), Rewinds: m.GetRewinds(),
+		Notices: clipNotices(m.GetNotices()),
 	}}
+}
+
+// clipNotices keeps what the plugin protocol allows.
+func clipNotices(notices []string) []string {
+	var kept []string
+	for _, n := range notices[:min(len(notices), mostNotices)] {
+		kept = append(kept, clip(n, mostNoticeBytes))
+	}
+	return kept
 }
 
 // Runners lists runners by name, also those that only the leases in the log speak of; now is for how long leases last.

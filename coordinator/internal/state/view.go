@@ -72,6 +72,8 @@ type TaskStatus struct {
 	DroppedReason                            string
 	PluginVersion, PluginSHA256              string
 	Rewinds                                  map[string]uint64
+	// Notices are the plugin's words to people while the task goes on.
+	Notices []string
 }
 
 // RunnerView is a runner as users see it.
