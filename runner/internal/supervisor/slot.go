@@ -37,25 +37,19 @@ type taskOver struct {
 
 // grant starts a task, after the older one of the same name.
 func (s *Supervisor) grant(work context.Context, g *session.Grant) {
-	id := g.Lease.ID()
-	t := s.tasks[id]
+	t := s.slot(g.Lease.ID())
 	switch {
 	case s.stopping:
-		s.session.Ended(g.Lease, true, "the runner is stopping")
+		s.session.Ended(g.Lease, true, errRunnerStops.Error())
 		return
-	case t == nil:
-		s.forget()
-		t = &slot{}
-		s.tasks[id] = t
 	case t.holds(g.Lease):
 		return // Granted again to a runner that holds it: nothing changes.
-	case g.Lease != t.newest && g.Lease.Newer(t.newest) <= 0:
-		// I6: an older grant that was on its way for long must never run beside, or instead of, a newer one.
+	case !t.see(g.Lease):
+		// I6: an older grant that was on its way for long must never run beside, or instead of, a newer one; and a lease that was given back is over.
 		s.cfg.Logger.Warn("refused an older lease", "lease", g.Lease.String(), "newest", t.newest.String())
-		s.session.Ended(g.Lease, true, "a newer lease of the task has been seen: "+t.newest.String())
+		s.session.Ended(g.Lease, true, "this runner has had, or given back, "+t.newest.String())
 		return
 	}
-	t.newest = g.Lease
 	if t.run == nil {
 		s.start(work, t, g)
 		return
@@ -69,18 +63,39 @@ func (s *Supervisor) grant(work context.Context, g *session.Grant) {
 
 // revoke ends a task. What doesn't run any more, or not yet, is given back right away.
 func (s *Supervisor) revoke(r *session.Revoke) {
-	t := s.tasks[r.Lease.ID()]
+	t := s.slot(r.Lease.ID())
+	t.see(r.Lease)
 	switch {
-	case t != nil && t.next != nil && t.next.Lease == r.Lease:
+	case t.next != nil && t.next.Lease == r.Lease:
 		t.next = nil
 		s.session.Ended(r.Lease, true, r.Reason)
-	case t == nil || t.run == nil || t.run.grant.Lease != r.Lease:
+	case t.run == nil || t.run.grant.Lease != r.Lease:
 		s.session.Ended(r.Lease, true, "it doesn't run here")
 	case r.Drain:
 		t.run.drainFor(r.Deadline, r.Reason)
 	default:
 		t.run.end(errRevoked)
 	}
+}
+
+// slot finds a task's slot, or makes it.
+func (s *Supervisor) slot(id lease.ID) *slot {
+	t := s.tasks[id]
+	if t == nil {
+		s.forget()
+		t = &slot{}
+		s.tasks[id] = t
+	}
+	return t
+}
+
+// see notes a lease, and says whether it is newer than every one before.
+func (t *slot) see(l lease.Lease) bool {
+	if t.newest != (lease.Lease{}) && l.Newer(t.newest) <= 0 {
+		return false
+	}
+	t.newest = l
+	return true
 }
 
 // holds says whether a lease's task runs, or waits to.
