@@ -151,7 +151,7 @@ func (p *plugins) start(ctx context.Context, plugin supervisor.Plugin, label str
 		}
 		return proc, nil
 	}
-	proc, err := p.host.Start(ctx, pluginhost.Spec{Path: plugin.Path, SHA256: plugin.SHA256, Label: label})
+	proc, err := p.host.Start(ctx, pluginhost.Spec{Path: plugin.Path, SHA256: plugin.Pin, Label: label})
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,10 @@ type Plugin struct {
 	Description *source.Description
 	// Path is where it is: a file, or an address to dial.
 	Path string
-	// SHA256 is the file's; empty for an address.
+	// SHA256 is the file's when it was looked at; empty for an address.
 	SHA256 string
+	// Pin, where set, is the checksum that the connector asks for: another file isn't run. Without one a file that was replaced since is run as it is, which is how plugins are upgraded.
+	Pin string
 }
 
 // catalogue knows which plugins there are.
@@ -48,6 +50,7 @@ func (c *catalogue) find(ref session.PluginRef) (Plugin, source.Type, error) {
 			continue
 		}
 		if t, ok := typeOf(p, ref.Type); ok {
+			p.Pin = ref.SHA256
 			return p, t, nil
 		}
 	}
@@ -73,6 +76,7 @@ func (c *catalogue) choose(st *settings.Settings) (Plugin, source.Type, *source.
 			continue
 		}
 		if (st.PluginVersion == "" || p.Description.Version == st.PluginVersion) && (st.PluginSHA256 == "" || p.SHA256 == st.PluginSHA256) {
+			p.Pin = st.PluginSHA256
 			return p, t, nil
 		}
 		versions = append(versions, strings.TrimSpace(p.Description.Version+" "+p.SHA256))

@@ -47,6 +47,7 @@ func (w *world) proc(connector string) *process {
 func (p *process) Plugin() source.Plugin { return p }
 func (p *process) Done() <-chan struct{} { return p.done }
 func (p *process) Err() error            { return p.err }
+func (p *process) SHA256() string        { return "" }
 func (p *process) Kill()                 { p.end("is killed", errors.New("killed")) }
 func (p *process) crash(err error)       { p.end("crashes", err) }
 func (p *process) Stop(context.Context) error {

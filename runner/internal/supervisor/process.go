@@ -19,7 +19,7 @@ const (
 
 // processKey names a process: one per connector and plugin.
 type processKey struct {
-	connector, path, sha256 string
+	connector, path, pin string
 }
 
 // processes shares plugin processes among the tasks of a connector, its plan, and questions about it. A process starts when it is first needed and is stopped when its last user has gone. One that
@@ -65,7 +65,7 @@ var errClosing = errors.New("the runner is stopping")
 
 // acquire gives a process that runs, and counts its user until release.
 func (ps *processes) acquire(ctx context.Context, connector string, p Plugin) (*shared, error) {
-	key := processKey{connector, p.Path, p.SHA256}
+	key := processKey{connector, p.Path, p.Pin}
 	ps.mu.Lock()
 	if ps.closed {
 		ps.mu.Unlock()

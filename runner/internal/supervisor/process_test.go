@@ -20,6 +20,7 @@ type idle struct {
 func (p *idle) Plugin() source.Plugin { return nil }
 func (p *idle) Done() <-chan struct{} { return p.done }
 func (p *idle) Err() error            { return nil }
+func (p *idle) SHA256() string        { return "" }
 func (p *idle) Kill()                 {}
 func (p *idle) Stop(context.Context) error {
 	p.stopped++

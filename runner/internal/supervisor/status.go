@@ -35,6 +35,13 @@ func (st *status) plugin(p Plugin) {
 	st.now.PluginVersion, st.now.PluginSHA256 = p.Description.Version, p.SHA256
 }
 
+// runs says which file the process runs: it may have been replaced since it was looked at.
+func (st *status) runs(sha256 string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.now.PluginSHA256 = sha256
+}
+
 func (st *status) phase(phase string) { st.set(func(now *session.Status) { now.Phase = phase }) }
 
 func (st *status) starting(b *budget) {

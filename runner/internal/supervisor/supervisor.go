@@ -84,6 +84,8 @@ type Process interface {
 	// Stop ends it step by step; Kill at once.
 	Stop(ctx context.Context) error
 	Kill()
+	// SHA256 is the checksum of the file that runs; empty where nobody here knows it.
+	SHA256() string
 }
 
 // Offsets are a connector's stored offsets.

@@ -175,6 +175,7 @@ func (r *run) ensureProcess() error {
 		return err
 	}
 	r.proc = proc
+	r.status.runs(proc.proc.SHA256())
 	return nil
 }
 
