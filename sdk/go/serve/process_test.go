@@ -212,6 +212,36 @@ func TestLogLinesReachStderr(t *testing.T) {
 	}
 }
 
+func TestPluginAtAnAddressIsExact(t *testing.T) {
+	p := command(t, "plugin")
+	p.cmd.Env = append(p.cmd.Env, ListenVariable+"=127.0.0.1:0")
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	_, address, ok := strings.Cut(strings.TrimSpace(line), "--plugin-address counter=")
+	if err != nil || !ok {
+		t.Fatalf("the plugin said %q, %v", line, err)
+	}
+	conn, err := grpc.NewClient(address, append(host.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	sourcetest.Exact(t, sourcetest.Config{Plugin: host.New(conn)}, []string{"1", "2", "3", "4", "5"})
+	// By hand it ends with Ctrl-C, as any program does.
+	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.wait(t); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
 func TestStartsThatCannotWorkSayWhy(t *testing.T) {
 	good := []string{wire.CookieKey + "=" + wire.CookieValue, "PLUGIN_PROTOCOL_VERSIONS=1"}
 	for want, c := range map[string]struct {
@@ -224,6 +254,8 @@ func TestStartsThatCannotWorkSayWhy(t *testing.T) {
 		"describe the plugin: the plugin's name":                                       {"broken", good},
 		`protocol versions "2,3", this plugin speaks 1`:                                {"plugin", []string{good[0], "PLUGIN_PROTOCOL_VERSIONS=2,3"}},
 		"needs a shorter socket folder":                                                {"plugin", append(good, "PLUGIN_UNIX_SOCKET_DIR=/"+strings.Repeat("x", 100))},
+		"the connection isn't encrypted; use 127.0.0.1":                                {"plugin", []string{ListenVariable + "=0.0.0.0:0"}},
+		"is not HOST:PORT":                                                             {"plugin", []string{ListenVariable + "=7000"}},
 		"listen on the socket":                                                         {"plugin", append(good, "PLUGIN_UNIX_SOCKET_DIR=/nowhere")},
 	} {
 		p := command(t, c.role)

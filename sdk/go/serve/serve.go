@@ -27,6 +27,10 @@ import (
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
+// ListenVariable is the environment variable that makes a plugin serve at an address, HOST:PORT on this host, instead of being started by a runner: under a debugger, for example. A runner, or
+// `fencepost dev`, dials it with --plugin-address NAME=HOST:PORT.
+const ListenVariable = "FENCEPOST_PLUGIN_LISTEN"
+
 // maxSocketPath is the longest path of a Unix socket that every system takes.
 const maxSocketPath = 103
 
@@ -54,11 +58,15 @@ func Logger() hclog.Logger {
 
 func serve(p source.Plugin, handshake io.Writer) error {
 	d, err := p.Describe(context.Background())
-	if os.Getenv(wire.CookieKey) != wire.CookieValue {
+	address := os.Getenv(ListenVariable)
+	if os.Getenv(wire.CookieKey) != wire.CookieValue && (address == "" || err != nil) {
 		return byHand(d, err)
 	}
 	if err != nil {
 		return fmt.Errorf("describe the plugin: %w", err)
+	}
+	if address != "" {
+		return serveAt(p, d, address)
 	}
 	if versions := os.Getenv("PLUGIN_PROTOCOL_VERSIONS"); !slices.Contains(strings.Split(versions, ","), strconv.Itoa(wire.ProtocolVersion)) {
 		return fmt.Errorf("the runner speaks the protocol versions %q, this plugin speaks %d", versions, wire.ProtocolVersion)
@@ -91,6 +99,35 @@ func serve(p source.Plugin, handshake io.Writer) error {
 	case err := <-failed:
 		return fmt.Errorf("serve on %s: %w", addr, err)
 	case <-terminate:
+	case <-s.shutdown:
+	}
+	s.stop(shutdownWait)
+	return nil
+}
+
+// serveAt serves at an address, until SIGINT or SIGTERM: for a debugger, or beside a runner that dials. The connection is in the clear, so the address has to be one of this host's own.
+func serveAt(p source.Plugin, d *source.Description, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%s: %q is not HOST:PORT", ListenVariable, address)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("%s: %q is reached from other hosts, and the connection isn't encrypted; use 127.0.0.1", ListenVariable, address)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ListenVariable, err)
+	}
+	interrupted, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	s := newServer(p)
+	failed := make(chan error, 1)
+	go func() { failed <- s.grpc.Serve(listener) }()
+	fmt.Fprintf(os.Stderr, "%s %s serves at %s; attach it with --plugin-address %s=%s\n", d.Name, d.Version, listener.Addr(), d.Name, listener.Addr())
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve at %s: %w", address, err)
+	case <-interrupted.Done():
 	case <-s.shutdown:
 	}
 	s.stop(shutdownWait)
