@@ -30,7 +30,8 @@
 // Nothing else may be written to stdout before that line. After it stdout is read and thrown away. stderr becomes the log of the
 // connector: a plain line is logged as it is; a line that is a JSON object with "@level" and "@message" (hclog's form) keeps its
 // level and its other keys. The plugin must also serve grpc.health.v1.Health with the service name "plugin" as SERVING; the
-// runner asks it right after the handshake, and the start fails where the answer doesn't come within the start time-out (10 s).
+// runner asks it right after the handshake, and the start fails where the answer doesn't come within the start time-out (10 s). Its HTTP/2 keepalive sends a ping every 20 s, also while no stream
+// is open: a server must permit pings that often (most libraries' default is 5 minutes, and answers with ENHANCE_YOUR_CALM).
 //
 // A plugin must end when its stdin reaches end of file: that is how it learns that its runner is gone. To stop it the runner goes
 // down a ladder, each step with its own deadline: Drain on every Run stream, Shutdown, stdin closed, SIGTERM, and SIGKILL for the whole
@@ -3076,7 +3077,7 @@ type Batch struct {
 	// Value schema where the column is left out. 0: raw bytes.
 	DefaultValueSchema uint32 `protobuf:"varint,18,opt,name=default_value_schema,json=defaultValueSchema,proto3" json:"default_value_schema,omitempty"`
 	// How far each source partition has come with this batch: one for each partition that has a record here, and for any other whose position moved without one. An offset covers every
-	// record of its partition up to and including this batch. It must not move back.
+	// record of its partition up to and including this batch. It must not move back. While an event goes on in the next batch (`continues`) every part of it carries the event's own offset.
 	Offsets []*Reached `protobuf:"bytes,19,rep,name=offsets,proto3" json:"offsets,omitempty"`
 	// The last source event of this batch goes on in the next one, or the next batch has a record with the same offset: no transaction ends after this batch.
 	Continues bool `protobuf:"varint,20,opt,name=continues,proto3" json:"continues,omitempty"`

@@ -30,7 +30,8 @@
 // Nothing else may be written to stdout before that line. After it stdout is read and thrown away. stderr becomes the log of the
 // connector: a plain line is logged as it is; a line that is a JSON object with "@level" and "@message" (hclog's form) keeps its
 // level and its other keys. The plugin must also serve grpc.health.v1.Health with the service name "plugin" as SERVING; the
-// runner asks it right after the handshake, and the start fails where the answer doesn't come within the start time-out (10 s).
+// runner asks it right after the handshake, and the start fails where the answer doesn't come within the start time-out (10 s). Its HTTP/2 keepalive sends a ping every 20 s, also while no stream
+// is open: a server must permit pings that often (most libraries' default is 5 minutes, and answers with ENHANCE_YOUR_CALM).
 //
 // A plugin must end when its stdin reaches end of file: that is how it learns that its runner is gone. To stop it the runner goes
 // down a ladder, each step with its own deadline: Drain on every Run stream, Shutdown, stdin closed, SIGTERM, and SIGKILL for the whole
