@@ -222,10 +222,12 @@ func TestPluginAtAnAddressIsExact(t *testing.T) {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line, err := bufio.NewReader(stderr).ReadString('\n')
-	_, address, ok := strings.Cut(strings.TrimSpace(line), "--plugin-address counter=")
-	if err != nil || !ok {
-		t.Fatalf("the plugin said %q, %v", line, err)
+	address := ""
+	for lines := bufio.NewScanner(stderr); address == ""; {
+		if !lines.Scan() {
+			t.Fatal("the plugin never said where it serves")
+		}
+		_, address, _ = strings.Cut(lines.Text(), "--plugin-address counter=")
 	}
 	conn, err := grpc.NewClient(address, append(host.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
