@@ -68,8 +68,8 @@ fmt: $(BUF_STAMP) $(GOLANGCI) ## format protos and Go
 bench: build $(KAFKA_LIBS) ## the figures, into bin/bench/results.json
 	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/bench
 
-kafka: $(KAFKA_LIBS) ## one Apache Kafka broker in the foreground on KAFKA_PORT
-	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/kafka -port $(or $(KAFKA_PORT),9092) -data bin/kafka-data
+kafka: $(KAFKA_LIBS) ## one Apache Kafka broker in the foreground on KAFKA_PORT, with TOPICS="a b"
+	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/kafka -port $(or $(KAFKA_PORT),9092) -data bin/kafka-data -topics "$(TOPICS)"
 
 $(KAFKA_LIBS): integration/kafka/pom.xml
 	go run ./integration/cmd/kafka -fetch $@

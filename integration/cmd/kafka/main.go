@@ -3,13 +3,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/fencepost-io/fencepost/integration/kafka"
 )
@@ -18,6 +22,7 @@ func main() {
 	fetch := flag.String("fetch", "", "put Kafka's jars into this `folder`, and end")
 	port := flag.Int("port", 9092, "the listener's port")
 	data := flag.String("data", "bin/kafka-data", "the `folder` of data, configuration and log")
+	topics := flag.String("topics", "", "topics to create, `a,b`, each with six partitions")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -26,7 +31,7 @@ func main() {
 	if *fetch != "" {
 		err = kafka.Fetch(ctx, *fetch)
 	} else {
-		err = serve(ctx, *port, *data)
+		err = serve(ctx, *port, *data, *topics)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -34,7 +39,7 @@ func main() {
 	}
 }
 
-func serve(ctx context.Context, port int, data string) error {
+func serve(ctx context.Context, port int, data, topics string) error {
 	dir, err := filepath.Abs(data)
 	if err != nil {
 		return err
@@ -42,6 +47,9 @@ func serve(ctx context.Context, port int, data string) error {
 	broker, err := kafka.Start(ctx, kafka.Options{Dir: dir, Port: port, Heap: "1g"})
 	if err != nil {
 		return err
+	}
+	if err := create(ctx, broker, topics); err != nil {
+		return errors.Join(err, broker.Stop(context.WithoutCancel(ctx)))
 	}
 	fmt.Printf("Apache Kafka answers on %s\ndata and log: %s\nCtrl-C stops it\n", broker.Addr, dir)
 	select {
@@ -52,4 +60,27 @@ func serve(ctx context.Context, port int, data string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	return broker.Stop(ctx)
+}
+
+// create makes the topics that aren't there yet.
+func create(ctx context.Context, broker *kafka.Broker, topics string) error {
+	names := strings.FieldsFunc(topics, func(r rune) bool { return r == ',' || r == ' ' })
+	if len(names) == 0 {
+		return nil
+	}
+	admin, err := broker.Admin()
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	results, err := admin.CreateTopics(ctx, 6, 1, nil, names...)
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Err != nil && !errors.Is(r.Err, kerr.TopicAlreadyExists) {
+			return fmt.Errorf("create topic %s: %w", r.Topic, r.Err)
+		}
+	}
+	return nil
 }
