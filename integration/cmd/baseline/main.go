@@ -27,6 +27,8 @@ type Result struct {
 type options struct {
 	bootstrap, topic     string
 	records, size, inTxn int
+	warmUp               int
+	rate                 float64
 	timestampsAndHeaders bool
 	settings             settings
 }
@@ -53,6 +55,8 @@ func main() {
 	flag.IntVar(&o.records, "records", 1_000_000, "how many records")
 	flag.IntVar(&o.size, "size", 100, "bytes of a record's value")
 	flag.IntVar(&o.inTxn, "transaction-records", 50_000, "how many records a transaction has")
+	flag.IntVar(&o.warmUp, "warm-up", 0, "how many records are written first, in one transaction, and not measured")
+	flag.Float64Var(&o.rate, "rate", 0, "records a second, each begun when it is due, with that time as its timestamp; 0 is as fast as possible")
 	flag.BoolVar(&o.timestampsAndHeaders, "full", false, "a timestamp and two headers on each record")
 	flag.Var(o.settings, "set", "a `KEY=VALUE` of librdkafka; may repeat")
 	flag.Parse()
@@ -86,6 +90,13 @@ func run(ctx context.Context, o options) (*Result, error) {
 	if err := producer.InitTransactions(ctx); err != nil {
 		return nil, fmt.Errorf("initialise: %w", err)
 	}
+	if o.warmUp > 0 {
+		first := o
+		first.records, first.inTxn = o.warmUp, o.warmUp
+		if err := produce(ctx, producer, first); err != nil {
+			return nil, err
+		}
+	}
 	before, start := used(), time.Now()
 	if err := produce(ctx, producer, o); err != nil {
 		return nil, err
@@ -96,12 +107,20 @@ func run(ctx context.Context, o options) (*Result, error) {
 func produce(ctx context.Context, producer *kafka.Producer, o options) error {
 	value := make([]byte, o.size)
 	to := kafka.TopicPartition{Topic: &o.topic, Partition: kafka.PartitionAny}
+	start := time.Now()
 	for n := 0; n < o.records; {
+		if o.rate > 0 {
+			time.Sleep(time.Until(start.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))))
+		}
+		made := time.Now()
 		if err := producer.BeginTransaction(); err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}
 		for end := min(n+o.inTxn, o.records); n < end; n++ {
 			m := kafka.Message{TopicPartition: to, Key: binary.BigEndian.AppendUint64(nil, uint64(n)), Value: value}
+			if o.rate > 0 {
+				m.Timestamp = made
+			}
 			if o.timestampsAndHeaders {
 				m.Timestamp = time.UnixMilli(1_700_000_000_000 + int64(n))
 				m.Headers = []kafka.Header{{Key: "source", Value: []byte("generator")}, {Key: "format", Value: []byte("bytes")}}
@@ -123,7 +142,7 @@ func send(producer *kafka.Producer, m *kafka.Message) error {
 		err := producer.Produce(m, nil)
 		var failed kafka.Error
 		if errors.As(err, &failed) && failed.Code() == kafka.ErrQueueFull {
-			producer.Flush(1)
+			producer.Flush(20)
 			continue
 		}
 		if err != nil {

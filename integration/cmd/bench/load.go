@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,13 +16,24 @@ import (
 
 	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/process"
+	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
 
 // runnerSettings are the runner's own client settings (runner/internal/publish), which the baseline shares. What isn't here is librdkafka's default in both.
-var runnerSettings = []string{
-	"linger.ms=5", "batch.size=1000000", "message.max.bytes=8650752", "queue.buffering.max.messages=100000", "queue.buffering.max.kbytes=65536",
-	"compression.codec=none", "partitioner=murmur2_random", "enable.idempotence=true", "acks=all", "transaction.timeout.ms=60000", "message.timeout.ms=30000",
+var runnerSettings = map[string]string{
+	"linger.ms": "5", "batch.size": "1000000", "message.max.bytes": "8650752", "queue.buffering.max.messages": "100000", "queue.buffering.max.kbytes": "65536",
+	"compression.codec": "none", "partitioner": "murmur2_random", "enable.idempotence": "true", "acks": "all", "transaction.timeout.ms": "60000", "message.timeout.ms": "30000",
+	"socket.keepalive.enable": "true", "reconnect.backoff.max.ms": "1000",
 }
+
+const (
+	// topicPartitions is how many partitions the topics of both have, apart from the baseline's run with one.
+	topicPartitions = 6
+	// warmUp is how many records each program writes before it is measured.
+	warmUp = 50_000
+	// usualTransaction is the baseline's transaction; with a smaller one the runner is kept to the same.
+	usualTransaction = 50_000
+)
 
 // load is a comparison of the runner with the baseline.
 type load struct {
@@ -31,48 +44,94 @@ type load struct {
 	full    bool // a timestamp and two headers on each record
 }
 
+// generator is the connector that makes the load.
+func (l load) generator(topic string, records int) map[string]string {
+	config := map[string]string{
+		"connector.class": "generator", "topic": topic, "size": strconv.Itoa(l.size), "count": strconv.Itoa(records), "key.space": "100000000",
+	}
+	if l.inTxn < usualTransaction {
+		config["transaction.boundary.max.records"] = strconv.Itoa(l.inTxn)
+	}
+	if l.full {
+		config["timestamps"], config["headers"] = "true", "2"
+	}
+	return config
+}
+
 // spent is what one program needed.
 type spent struct {
 	runner, plugin float64 // CPU seconds per million records
 	perSecond      float64 // records
+	rss            float64 // MB, the most that was seen
+	inTxn          float64 // records of a transaction
 }
 
 // load runs baseline and Fencepost in turn and compares them pair by pair.
 func (b *bench) load(l load) {
 	l.records = max(l.inTxn, int(float64(l.records)*b.scale)/l.inTxn*l.inTxn)
-	var base, runner, both, perSecond []float64
+	var bare, ours []spent
 	for n := range b.runs {
-		bare := b.runBaseline(l, n, 6)
-		ours := b.runFencepost(l, n)
-		base, runner, both = append(base, bare.runner), append(runner, ours.runner), append(both, ours.runner+ours.plugin)
-		perSecond = append(perSecond, ours.perSecond)
+		b.once(func() { bare = append(bare, b.runBaseline(l, n, topicPartitions)) })
+		b.once(func() { ours = append(ours, b.runFencepost(l, n)) })
 	}
-	b.results.add("baseline_cpu_"+l.suffix, "cpu-s/Mrec", base...)
-	b.results.add("runner_cpu_"+l.suffix, "cpu-s/Mrec", runner...)
-	b.results.add("runner_cpu_ratio_"+l.suffix, "x", ratios(runner, base)...)
-	b.results.add("pipeline_cpu_ratio_"+l.suffix, "x", ratios(both, base)...)
-	if l.full || l.inTxn < 50_000 {
+	runner := func(s spent) float64 { return s.runner }
+	plugin := func(s spent) float64 { return s.plugin }
+	both := func(s spent) float64 { return s.runner + s.plugin }
+	perSecond := func(s spent) float64 { return s.perSecond }
+	b.results.add("runner_cpu_ratio_"+l.suffix, "x", ratios(each(ours, runner), each(bare, runner))...)
+	b.results.add("pipeline_cpu_ratio_"+l.suffix, "x", ratios(each(ours, both), each(bare, runner))...)
+	b.results.add("baseline_cpu_"+l.suffix, "cpu-s/Mrec", each(bare, runner)...)
+	b.results.add("runner_cpu_"+l.suffix, "cpu-s/Mrec", each(ours, runner)...)
+	b.results.add("plugin_cpu_"+l.suffix, "cpu-s/Mrec", each(ours, plugin)...)
+	b.results.add("runner_txn_records_"+l.suffix, "records", each(ours, func(s spent) float64 { return s.inTxn })...)
+	b.results.add("baseline_rps_"+l.suffix, "rec/s", each(bare, perSecond)...)
+	if l.full || l.inTxn < usualTransaction {
+		b.results.add("runner_rps_"+l.suffix, "rec/s", each(ours, perSecond)...)
 		return
 	}
-	b.results.add("throughput_rps_go_"+l.suffix, "rec/s", perSecond...)
-	b.results.add("baseline_cpu_1p_"+l.suffix, "cpu-s/Mrec", b.runBaseline(l, b.runs, 1).runner)
+	b.results.add("throughput_rps_go_"+l.suffix, "rec/s", each(ours, perSecond)...)
+	b.once(func() {
+		b.results.add("baseline_cpu_1p_"+l.suffix, "cpu-s/Mrec", b.runBaseline(l, b.runs, 1).runner)
+	})
+	if l.size == 1<<10 {
+		b.results.add("runner_rss_mb", "MB", each(ours, func(s spent) float64 { return s.rss })...)
+	}
 }
 
-// runBaseline runs the baseline on a new topic.
+func each(all []spent, field func(spent) float64) []float64 {
+	out := make([]float64, len(all))
+	for i, s := range all {
+		out[i] = field(s)
+	}
+	return out
+}
+
+// runBaseline runs the baseline on a new topic. It measures itself, after its warm-up.
 func (b *bench) runBaseline(l load, n int, partitions int32) spent {
 	topic := fmt.Sprintf("baseline-%s-%d", l.suffix, n)
 	harness.CreateTopic(b, b.broker.Addr, topic, partitions)
-	defer b.deleteTopic(topic)
+	defer b.deleteTopics(topic)
+	result := b.bare("-topic", topic, "-records", strconv.Itoa(l.records), "-size", strconv.Itoa(l.size), "-warm-up", strconv.Itoa(warmUp),
+		"-transaction-records", strconv.Itoa(l.inTxn), fmt.Sprintf("-full=%v", l.full))
+	b.count(topic, l.records+warmUp)
+	return spent{runner: result.CPUSeconds / float64(l.records) * 1e6, perSecond: float64(l.records) / result.Seconds}
+}
+
+// bareResult is what the baseline prints.
+type bareResult struct {
+	Seconds    float64 `json:"seconds"`
+	CPUSeconds float64 `json:"cpu_seconds"`
+}
+
+// bare runs the baseline program to its end.
+func (b *bench) bare(args ...string) bareResult {
 	printed := filepath.Join(b.TempDir(), "result")
 	stdout, err := os.Create(printed)
 	b.check(err)
 	defer stdout.Close()
-	args := []string{
-		"-bootstrap-servers", b.broker.Addr, "-topic", topic, "-records", strconv.Itoa(l.records), "-size", strconv.Itoa(l.size),
-		"-transaction-records", strconv.Itoa(l.inTxn), fmt.Sprintf("-full=%v", l.full),
-	}
-	for _, s := range runnerSettings {
-		args = append(args, "-set", s)
+	args = append([]string{"-bootstrap-servers", b.broker.Addr}, args...)
+	for _, key := range slices.Sorted(maps.Keys(runnerSettings)) {
+		args = append(args, "-set", key+"="+runnerSettings[key])
 	}
 	p, err := process.Start(process.Spec{Name: "baseline", Path: b.baseline, Args: args, Log: printed + ".log", Stdout: stdout})
 	b.check(err)
@@ -83,69 +142,111 @@ func (b *bench) runBaseline(l load, n int, partitions int32) spent {
 	}
 	text, err := os.ReadFile(printed)
 	b.check(err)
-	var result struct {
-		Records    int     `json:"records"`
-		Seconds    float64 `json:"seconds"`
-		CPUSeconds float64 `json:"cpu_seconds"`
-	}
+	var result bareResult
 	b.check(json.Unmarshal(text, &result))
-	return spent{runner: result.CPUSeconds / float64(result.Records) * 1e6, perSecond: float64(result.Records) / result.Seconds}
+	return result
 }
 
-// runFencepost runs one task of the generator on a new topic. The runner's process is up before; what counts is what it uses for the connector.
+// runFencepost runs one task of the generator on a new topic. The runner has had a connector before; what counts is all that its process uses from before the connector is created until it has caught up.
 func (b *bench) runFencepost(l load, n int) spent {
 	name := fmt.Sprintf("run-%s-%d", l.suffix, n)
-	part := b.session
-	b.session = part.child()
-	defer func() {
-		b.check(b.end())
-		b.session = part
-	}()
-	harness.CreateTopic(b, b.broker.Addr, name, 6)
-	defer b.deleteTopic(name)
+	warm := "warm-" + name
+	harness.CreateTopic(b, b.broker.Addr, name, topicPartitions)
+	harness.CreateTopic(b, b.broker.Addr, warm, topicPartitions)
+	defer b.deleteTopics(name, warm)
 	bed, pid := b.bed("bench-" + strconv.FormatInt(time.Now().UnixMilli(), 36))
+	bed.Create(warm, l.generator(warm, warmUp))
+	bed.AwaitCaughtUp(3*time.Minute, warm)
+	bed.MustCLI("delete", warm)
+	bed.PluginProcesses(time.Minute, 0)
+
 	before, err := process.CPU(pid)
 	b.check(err)
-	bed.Create(name, generator(l, name))
+	peak := b.watchRSS(pid)
+	bed.Create(name, l.generator(name, l.records))
 	c := bed.AwaitCaughtUp(3*time.Minute, name)
+	end := time.Now()
 	after, err := process.CPU(pid)
 	b.check(err)
-	plugins, err := process.Below(bed.Plugins)
-	b.check(err)
-	var plugin time.Duration
-	for _, pid := range plugins {
-		used, err := process.CPU(pid)
-		b.check(err)
-		plugin += used
-	}
+	s := b.counted(name, c, l.records)
+	million := float64(l.records) / 1e6
+	s.runner, s.plugin, s.rss = (after-before).Seconds()/million, b.pluginCPU(bed).Seconds()/million, peak()
+	s.perSecond = float64(l.records) / end.Sub(b.firstRecord(name)).Seconds()
+	bed.StopAll()
+	b.verify(name, l.records)
+	return s
+}
+
+// counted compares what the runner reports with what there is.
+func (b *bench) counted(name string, c *controlv1.Connector, want int) spent {
 	var records, commits uint64
 	for _, task := range c.GetTasks() {
 		records, commits = records+task.GetRecords(), commits+task.GetCommits()
 	}
-	if records != uint64(l.records) {
-		b.Fatalf("%s: %d records, want %d", name, records, l.records)
+	if records != uint64(want) {
+		b.Fatalf("%s: %d records are reported, want %d", name, records, want)
 	}
-	b.Logf("%s: %.0f records a transaction", name, float64(records)/float64(max(1, commits)))
-	million := float64(records) / 1e6
-	return spent{runner: (after - before).Seconds() / million, plugin: plugin.Seconds() / million, perSecond: b.perSecond(name, records)}
+	return spent{inTxn: float64(records) / float64(max(1, commits))}
 }
 
-// perSecond is the records of a topic over the time between the first and the last one's time of publishing.
-func (b *bench) perSecond(topic string, records uint64) float64 {
-	admin := harness.Admin(b, b.broker.Addr)
-	first, err := admin.ListOffsetsAfterMilli(b.Context(), 0, topic)
-	b.check(errors.Join(err, first.Error()))
-	last, err := admin.ListMaxTimestampOffsets(b.Context(), topic)
-	b.check(errors.Join(err, last.Error()))
-	from, until := int64(math.MaxInt64), int64(0)
-	first.Each(func(o kadm.ListedOffset) { from = min(from, o.Timestamp) })
-	last.Each(func(o kadm.ListedOffset) { until = max(until, o.Timestamp) })
-	return float64(records) / (float64(max(1, until-from)) / 1000)
+// pluginCPU is what the bed's plugin processes have used in their lives.
+func (b *bench) pluginCPU(bed *harness.Bed) time.Duration {
+	plugins, err := process.Below(bed.Plugins)
+	b.check(err)
+	var all time.Duration
+	for _, pid := range plugins {
+		used, err := process.CPU(pid)
+		b.check(err)
+		all += used
+	}
+	return all
 }
 
-func (b *bench) deleteTopic(topic string) {
-	responses, err := harness.Admin(b, b.broker.Addr).DeleteTopics(b.Context(), topic)
+// watchRSS looks at a process's memory until the function that it returns is called, which says what the most was, in MB.
+func (b *bench) watchRSS(pid int) func() float64 {
+	stop, done := make(chan struct{}), make(chan struct{})
+	b.Cleanup(func() { <-done })
+	var most int64
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if rss, err := process.RSS(pid); err == nil {
+				most = max(most, rss)
+			}
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			case <-b.Context().Done():
+				return
+			}
+		}
+	}()
+	return func() float64 {
+		close(stop)
+		<-done
+		return float64(most) / 1e6
+	}
+}
+
+// firstRecord is when the first record of a topic was handed to Kafka's client.
+func (b *bench) firstRecord(topic string) time.Time {
+	listed, err := harness.Admin(b, b.broker.Addr).ListOffsetsAfterMilli(b.Context(), 0, topic)
+	b.check(errors.Join(err, listed.Error()))
+	first := int64(math.MaxInt64)
+	listed.Each(func(o kadm.ListedOffset) {
+		if o.Timestamp > 0 {
+			first = min(first, o.Timestamp)
+		}
+	})
+	return time.UnixMilli(first)
+}
+
+func (b *bench) deleteTopics(topics ...string) {
+	responses, err := harness.Admin(b, b.broker.Addr).DeleteTopics(b.Context(), topics...)
 	if err = errors.Join(err, responses.Error()); err != nil {
-		b.Logf("delete topic %s: %v", topic, err)
+		b.Logf("delete topics %v: %v", topics, err)
 	}
 }

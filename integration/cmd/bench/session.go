@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+
+	"github.com/fencepost-io/fencepost/integration/harness"
 )
 
 // session is what a test is to the harness: it ends what was started, and a Fatal ends the part that is being measured.
@@ -22,34 +25,31 @@ func newSession(ctx context.Context) *session {
 	return s
 }
 
-func (s *session) child() *session { return newSession(s.ctx) }
-
 // fatal ends a part.
 type fatal struct{ error }
 
-// try runs f; a Fatal in it is its error.
+// try runs f. Its error is a Fatal in it, or what Errorf said.
 func (s *session) try(f func()) (err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case fatal:
 			s.failures = append(s.failures, r.error)
-			err = r.error
 		default:
 			panic(r)
 		}
+		err = errors.Join(s.failures...)
 	}()
 	f()
 	return nil
 }
 
 // end runs the cleanups, last first.
-func (s *session) end() error {
+func (s *session) end() {
 	s.cancel()
 	for _, f := range slices.Backward(s.cleanups) {
 		f()
 	}
-	return nil
 }
 
 func (s *session) check(err error) {
@@ -65,8 +65,13 @@ func (s *session) Context() context.Context { return s.ctx }
 func (s *session) Cleanup(f func())         { s.cleanups = append(s.cleanups, f) }
 func (s *session) Failed() bool             { return len(s.failures) > 0 }
 
+// TempDir is beside the binaries: the harness makes hard links to them.
 func (s *session) TempDir() string {
-	dir, err := os.MkdirTemp("", "fencepost-bench-")
+	root, err := harness.Root()
+	s.check(err)
+	parent := filepath.Join(root, "bin", "bench")
+	s.check(os.MkdirAll(parent, 0o755))
+	dir, err := os.MkdirTemp(parent, "tmp-")
 	s.check(err)
 	s.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
@@ -76,7 +81,6 @@ func (s *session) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, form
 
 func (s *session) Errorf(format string, args ...any) {
 	s.failures = append(s.failures, fmt.Errorf(format, args...))
-	s.Logf(format, args...)
 }
 
 func (s *session) Fatalf(format string, args ...any) { panic(fatal{fmt.Errorf(format, args...)}) }
