@@ -62,6 +62,13 @@ func NewWith(t T, cluster, bootstrap string, binaries *Binaries) *Bed {
 	return b
 }
 
+// For is the bed for a subtest, which fails by itself. Processes are started by the bed that it was made of.
+func (b *Bed) For(t T) *Bed {
+	other := *b
+	other.T = t
+	return &other
+}
+
 // linkAll makes a folder with hard links to another one's files: what runs from it can be told apart by its path.
 func linkAll(from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {

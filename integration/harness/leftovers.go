@@ -22,9 +22,9 @@ func (b *Bed) NothingRuns() {
 }
 
 // PluginProcesses waits until exactly n plugin processes of the bed run.
-func (b *Bed) PluginProcesses(n int) {
+func (b *Bed) PluginProcesses(timeout time.Duration, n int) {
 	b.T.Helper()
-	Wait(b.T, 10*time.Second, fmt.Sprintf("%d plugin processes", n), func(context.Context) error { return b.pluginProcesses(n) })
+	Wait(b.T, timeout, fmt.Sprintf("%d plugin processes", n), func(context.Context) error { return b.pluginProcesses(n) })
 }
 
 func (b *Bed) pluginProcesses(n int) error {

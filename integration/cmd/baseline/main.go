@@ -110,7 +110,7 @@ func produce(ctx context.Context, producer *kafka.Producer, o options) error {
 	start := time.Now()
 	for n := 0; n < o.records; {
 		if o.rate > 0 {
-			time.Sleep(time.Until(start.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))))
+			<-time.After(time.Until(start.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))))
 		}
 		made := time.Now()
 		if err := producer.BeginTransaction(); err != nil {

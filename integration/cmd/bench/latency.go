@@ -61,10 +61,7 @@ func (b *bench) readable(topic string, write func(topic string)) []float64 {
 			times <- float64(time.Now().UnixMicro())/1e3 - float64(r.Timestamp.UnixMilli())
 		})
 	}()
-	defer func() {
-		cancel()
-		<-followed
-	}()
+	b.Cleanup(cancel)
 	write(topic)
 	var all []float64
 	for late := time.After(2 * latencyRecords / latencyRate * time.Second); len(all) < latencyRecords; {
@@ -72,7 +69,6 @@ func (b *bench) readable(topic string, write func(topic string)) []float64 {
 		case ms := <-times:
 			all = append(all, ms)
 		case err := <-followed:
-			followed <- nil
 			b.Fatalf("%s: %v", topic, err)
 		case <-late:
 			b.Fatalf("%s: %d records have arrived, want %d", topic, len(all), latencyRecords)
