@@ -87,7 +87,7 @@ func (d *dev) run(cmd *cobra.Command) error {
 	if len(d.bootstrap) > 0 {
 		d.kafka = strings.Join(d.bootstrap, ",")
 	} else {
-		broker, err := startEmbedded(d.kafkaListen, d.dataDir)
+		broker, err := startEmbedded(d.kafkaListen, d.dataDir, d.logger.Named("kafka"))
 		if err != nil {
 			return err
 		}

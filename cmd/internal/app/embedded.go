@@ -9,22 +9,42 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sys/unix"
+
+	"github.com/fencepost-io/fencepost/cmd/internal/kfakelog"
 )
 
 // embedded is the broker of the quick start: franz-go's kfake, in memory, or in a folder that survives a kill.
 type embedded struct {
 	cluster *kfake.Cluster
 	lock    *os.File
+	journal *kfakelog.Journal // nil in memory
+}
+
+// neverCompact is a pause of ten years: kfake's compaction takes records of open transactions for good, and would drop what they are to replace before they are committed.
+const neverCompact = "315360000000"
+
+// kfakeLogger makes log lines of what the broker has to complain about, a full disk above all.
+type kfakeLogger struct{ hclog.Logger }
+
+// Logf implements kfake.Logger.
+func (l kfakeLogger) Logf(level kfake.LogLevel, format string, args ...any) {
+	if level == kfake.LogLevelError || level == kfake.LogLevelWarn {
+		l.Warn("embedded broker", "text", fmt.Sprintf(format, args...))
+	}
 }
 
 // startEmbedded listens at address (empty is a free port of this host) and keeps its data in dir (empty is memory).
-func startEmbedded(address, dir string) (*embedded, error) {
-	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.ClusterID("fencepost-dev"), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(devSessionTimeout)}
+func startEmbedded(address, dir string, logger hclog.Logger) (*embedded, error) {
+	opts := []kfake.Opt{
+		kfake.NumBrokers(1), kfake.ClusterID("fencepost-dev"), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(devSessionTimeout),
+		kfake.WithLogger(kfakeLogger{logger}), kfake.BrokerConfigs(map[string]string{"log.cleaner.backoff.ms": neverCompact}),
+	}
 	if address != "" {
 		host, port, err := splitListen(address)
 		if err != nil {
@@ -39,8 +59,15 @@ func startEmbedded(address, dir string) (*embedded, error) {
 		if err := e.claim(dir); err != nil {
 			return nil, err
 		}
-		// What was acknowledged must be there after a kill, or the promise of exactly once would end at the broker.
-		opts = append(opts, kfake.DataDir(filepath.Join(dir, "kafka")), kfake.SyncWrites())
+		// What was acknowledged must be there after a kill, and a transaction whole or not at all, or the promise of exactly once would end at the broker.
+		data := filepath.Join(dir, "kafka")
+		journal, err := kfakelog.Open(data)
+		if err != nil {
+			e.release()
+			return nil, fail(exitFailed, "--data-dir: %w", err)
+		}
+		e.journal = journal
+		opts = append(opts, kfake.DataDir(data), kfake.SyncWrites())
 	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
@@ -48,6 +75,9 @@ func startEmbedded(address, dir string) (*embedded, error) {
 		return nil, fail(exitFailed, "start the embedded broker: %w", err)
 	}
 	e.cluster = cluster
+	if e.journal != nil {
+		e.journal.Watch(cluster)
+	}
 	return e, nil
 }
 
@@ -87,6 +117,9 @@ func (e *embedded) claim(dir string) error {
 }
 
 func (e *embedded) release() {
+	if e.journal != nil {
+		_ = e.journal.Close() // everything in it is on disk
+	}
 	if e.lock != nil {
 		_ = e.lock.Close()
 	}
