@@ -56,7 +56,7 @@ func main() {
 	flag.IntVar(&o.size, "size", 100, "bytes of a record's value")
 	flag.IntVar(&o.inTxn, "transaction-records", 50_000, "how many records a transaction has")
 	flag.IntVar(&o.warmUp, "warm-up", 0, "how many records are written first, in one transaction, and not measured")
-	flag.Float64Var(&o.rate, "rate", 0, "records a second, each begun when it is due, with that time as its timestamp; 0 is as fast as possible")
+	flag.Float64Var(&o.rate, "rate", 0, "records a second, with the time at which a record is due as its timestamp, also where the commit before it was late; 0 is as fast as possible")
 	flag.BoolVar(&o.timestampsAndHeaders, "full", false, "a timestamp and two headers on each record")
 	flag.Var(o.settings, "set", "a `KEY=VALUE` of librdkafka; may repeat")
 	flag.Parse()
@@ -109,17 +109,18 @@ func produce(ctx context.Context, producer *kafka.Producer, o options) error {
 	to := kafka.TopicPartition{Topic: &o.topic, Partition: kafka.PartitionAny}
 	start := time.Now()
 	for n := 0; n < o.records; {
+		var due time.Time
 		if o.rate > 0 {
-			<-time.After(time.Until(start.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))))
+			due = start.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))
+			<-time.After(time.Until(due))
 		}
-		made := time.Now()
 		if err := producer.BeginTransaction(); err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}
 		for end := min(n+o.inTxn, o.records); n < end; n++ {
 			m := kafka.Message{TopicPartition: to, Key: binary.BigEndian.AppendUint64(nil, uint64(n)), Value: value}
 			if o.rate > 0 {
-				m.Timestamp = made
+				m.Timestamp = due
 			}
 			if o.timestampsAndHeaders {
 				m.Timestamp = time.UnixMilli(1_700_000_000_000 + int64(n))
