@@ -144,7 +144,7 @@ func (l *Leadership) Write(ctx context.Context, records []state.Record) error {
 		return err
 	case err != nil:
 		// I7: refused or unknown, nothing is written under this epoch again.
-		l.end(fmt.Errorf("write the config log: %w", err))
+		l.end(fmt.Errorf("write the config log: %w", l.log.explain(err)))
 		return l.Err()
 	}
 	l.announced = true

@@ -40,7 +40,7 @@ func Ensure(ctx context.Context, cfg Config) (topicID string, err error) {
 		return "", &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: idOf(topic)}
 	case exists:
 		r.checkSettings(ctx)
-		return idOf(topic), nil
+		return idOf(topic), allowed(topic, writing...)
 	case cfg.KnownID != "":
 		return "", &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
 	}
@@ -55,11 +55,17 @@ func Ensure(ctx context.Context, cfg Config) (topicID string, err error) {
 		}
 		return err
 	})
+	if err == nil {
+		err = allowed(topic, writing...)
+	}
 	if err != nil {
 		return "", err
 	}
 	return idOf(topic), nil
 }
+
+// writing is what a task may do with its offsets topic.
+var writing = []kafka.ACLOperation{kafka.ACLOperationRead, kafka.ACLOperationWrite}
 
 func (r *reader) create(ctx context.Context) error {
 	return again(ctx, func() error {

@@ -32,6 +32,9 @@ func Load(ctx context.Context, cfg Config) (*Store, error) {
 	if !exists {
 		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
 	}
+	if err := allowed(topic, kafka.ACLOperationRead); err != nil {
+		return nil, err
+	}
 	// The topic may have been replaced since Ensure.
 	if id := idOf(topic); cfg.KnownID != "" && id != cfg.KnownID {
 		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: id}

@@ -10,6 +10,7 @@ package offsets
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,7 +138,8 @@ func limitOf(ctx context.Context) time.Duration {
 // describe looks the topic up; exists is false where Kafka doesn't know it.
 func (r *reader) describe(ctx context.Context) (topic kafka.TopicDescription, exists bool, err error) {
 	err = again(ctx, func() error {
-		result, err := r.admin.DescribeTopics(ctx, kafka.NewTopicCollectionOfTopicNames([]string{r.cfg.Topic}), kafka.SetAdminRequestTimeout(limitOf(ctx)))
+		result, err := r.admin.DescribeTopics(ctx, kafka.NewTopicCollectionOfTopicNames([]string{r.cfg.Topic}),
+			kafka.SetAdminOptionIncludeAuthorizedOperations(true), kafka.SetAdminRequestTimeout(limitOf(ctx)))
 		if err != nil {
 			return err
 		}
@@ -156,6 +158,20 @@ func (r *reader) describe(ctx context.Context) (topic kafka.TopicDescription, ex
 		return topic, false, fmt.Errorf("look up offsets topic %q: %w", r.cfg.Topic, err)
 	}
 	return topic, exists, nil
+}
+
+// allowed says which right on the topic is missing: a refused write names no topic later. A broker that doesn't say which rights there are gives none.
+func allowed(topic kafka.TopicDescription, needed ...kafka.ACLOperation) error {
+	have := topic.AuthorizedOperations
+	if len(have) == 0 || slices.Contains(have, kafka.ACLOperationAll) {
+		return nil
+	}
+	for _, op := range needed {
+		if !slices.Contains(have, op) {
+			return fmt.Errorf("look up offsets topic %q: %w", topic.Name, kafka.NewError(kafka.ErrTopicAuthorizationFailed, "no right to "+strings.ToLower(op.String()), false))
+		}
+	}
+	return nil
 }
 
 // idOf is a topic id in hex; empty where the broker has none.
