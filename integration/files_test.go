@@ -112,22 +112,12 @@ func copyGoSource(t *testing.T, to string) (lines int) {
 func progress(t *testing.T, bootstrap, topic string, lines, steps int) <-chan int {
 	t.Helper()
 	due := make(chan int, steps) // one for each step: the reader never waits
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		seen, step := 0, 1
-		done <- reader.Follow(ctx, bootstrap, topic, func(*kgo.Record) {
-			seen++
-			if step <= steps && seen >= lines*9*step/100 {
-				due <- seen
-				step++
-			}
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("follow: %v", err)
+	seen, step := 0, 1
+	follow(t, bootstrap, topic, func(*kgo.Record) {
+		seen++
+		if step <= steps && seen >= lines*9*step/100 {
+			due <- seen
+			step++
 		}
 	})
 	return due
