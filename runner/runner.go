@@ -178,7 +178,7 @@ func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 			return p, nil
 		},
 		OpenOffsets: func(ctx context.Context) (task.Offsets, string, error) {
-			store, id, err := w.openOffsets(ctx, offsets.Config{Topic: g.OffsetsTopic, Connector: g.Lease.Connector, KnownID: g.OffsetsTopicID, Client: w.cfg.client(), Logger: a.Logger})
+			store, id, err := openOffsets(ctx, offsets.Config{Topic: g.OffsetsTopic, Connector: g.Lease.Connector, KnownID: g.OffsetsTopicID, Client: w.cfg.client(), Logger: a.Logger})
 			if err != nil {
 				return nil, "", err
 			}
@@ -190,17 +190,17 @@ func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 	})
 }
 
-// loadOffsets reads stored offsets for a look-up of a plan, or for a person.
+// loadOffsets reads stored offsets for a look-up of a plan, or for a person. It never creates their topic.
 func (w *wiring) loadOffsets(ctx context.Context, connector, topic string) (supervisor.Offsets, error) {
-	store, _, err := w.openOffsets(ctx, offsets.Config{Topic: topic, Connector: connector, Client: w.cfg.client(), Logger: w.cfg.Logger.Named("offsets")})
+	store, err := offsets.Peek(ctx, offsets.Config{Topic: topic, Connector: connector, Client: w.cfg.client(), Logger: w.cfg.Logger.Named("offsets")})
 	if err != nil {
 		return nil, err
 	}
 	return store, nil
 }
 
-// openOffsets makes sure that the topic is there and reads it.
-func (w *wiring) openOffsets(ctx context.Context, cfg offsets.Config) (*offsets.Store, string, error) {
+// openOffsets is a task's start: it makes sure that the topic is there and reads it.
+func openOffsets(ctx context.Context, cfg offsets.Config) (*offsets.Store, string, error) {
 	id, err := offsets.Ensure(ctx, cfg)
 	if err != nil {
 		return nil, "", err

@@ -17,20 +17,36 @@ const pollMS = 100
 // It reads committed records only, up to the high watermark that each partition has now. The last stable offset, which a read_committed reader is told as the end, won't do: a sibling's open transaction
 // may hold it below this connector's own last offset.
 func Load(ctx context.Context, cfg Config) (*Store, error) {
+	store, err := load(ctx, &cfg)
+	if err == nil && store == nil {
+		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
+	}
+	return store, err
+}
+
+// Peek reads the connector's stored offsets for somebody who only asks: a person, or a plan's look-up. Where there is no topic, nothing is stored. Like Load it never creates the topic: one that was deleted must stay so
+// until its connector's next start, which sees that it is missing (I3).
+func Peek(ctx context.Context, cfg Config) (*Store, error) {
+	store, err := load(ctx, &cfg)
+	if err == nil && store == nil {
+		return newStore(&cfg, 0), nil
+	}
+	return store, err
+}
+
+// load reads what is stored; nil where there is no topic.
+func load(ctx context.Context, cfg *Config) (*Store, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r, err := open(&cfg)
+	r, err := open(cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
 
 	topic, exists, err := r.describe(ctx)
-	if err != nil {
+	if err != nil || !exists {
 		return nil, err
-	}
-	if !exists {
-		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
 	}
 	if err := allowed(topic, kafka.ACLOperationRead); err != nil {
 		return nil, err
@@ -46,7 +62,7 @@ func Load(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ends of offsets topic %q: %w", cfg.Topic, err)
 	}
-	store := newStore(&cfg, int32(len(topic.Partitions)))
+	store := newStore(cfg, int32(len(topic.Partitions)))
 	if err := r.read(ctx, targets, store); err != nil {
 		return nil, err
 	}

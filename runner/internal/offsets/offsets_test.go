@@ -532,3 +532,21 @@ func TestMurmur2IsJavas(t *testing.T) {
 		}
 	}
 }
+
+func TestWhoeverOnlyAsksNeverCreatesTheTopic(t *testing.T) {
+	b := fakeBed(t)
+	store, err := Peek(b.limited(), b.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantShown(t, store)
+	if topics, err := b.admin.ListTopics(t.Context()); err != nil || topics.Has(topic) {
+		t.Errorf("the topic was created, or %v", err)
+	}
+	b.create(1)
+	b.write(record{key: `["seq",{"file":"a"}]`, value: `{"n":1}`})
+	if store, err = Peek(b.limited(), b.config()); err != nil {
+		t.Fatal(err)
+	}
+	wantShown(t, store, `{"file":"a"} → {"n":1}`)
+}
