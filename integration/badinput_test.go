@@ -149,6 +149,7 @@ func TestBrokerThatComesLate(t *testing.T) {
 	load := numbers{topic: "late-numbers", count: 20_000, partitions: 2, tasks: 2, transaction: 500, rate: 2000}
 	harness.CreateTopic(t, bed.Bootstrap, load.topic, 2)
 	file := bed.ConnectorFile("numbers", load.config())
+	bed.Explain("numbers")
 	harness.Wait(t, time.Minute, "a connector can be created", func(context.Context) error {
 		if r := bed.CLI("apply", "-f", file); r.Code != 0 {
 			return fmt.Errorf("exit code %d: %s", r.Code, r.Stderr)
@@ -171,7 +172,7 @@ func TestBrokerThatComesLate(t *testing.T) {
 	if err := broker.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bed.AwaitCaughtUp(2*time.Minute, "numbers")
+	load.arrived(t, bed.Bootstrap)
 	load.exact(t, bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers")
 	bed.StopAll()
 }

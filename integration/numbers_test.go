@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -36,6 +37,23 @@ func (n numbers) config() map[string]string {
 // endless is a connector that goes on for as long as it is let.
 func endless(topic string) map[string]string {
 	return numbers{topic: topic, partitions: 1, tasks: 1, transaction: 100, rate: 200}.config()
+}
+
+// arrived waits until a read_committed reader has seen as many records as there are. A source with a rate has caught up after every record.
+func (n numbers) arrived(t *testing.T, bootstrap string) {
+	t.Helper()
+	all := make(chan struct{})
+	seen := 0
+	follow(t, bootstrap, n.topic, func(*kgo.Record) {
+		if seen++; seen == n.count {
+			close(all)
+		}
+	})
+	select {
+	case <-all:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%d records have not arrived", n.count)
+	}
 }
 
 // exact is the verdict: every number once and in order, and the stored offset the last readable one's.

@@ -179,7 +179,7 @@ type Result struct {
 // CLI runs a client command to its end.
 func (b *Bed) CLI(args ...string) Result {
 	b.T.Helper()
-	ctx, cancel := context.WithTimeout(b.T.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.T.Context()), 2*time.Minute) // also after the test, to say how it ended
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.Fencepost, args...)
 	cmd.Dir = b.dir
@@ -222,6 +222,18 @@ func (b *Bed) ConnectorFile(name string, config map[string]string) string {
 func (b *Bed) Create(name string, config map[string]string) {
 	b.T.Helper()
 	b.MustCLI("create", "-f", b.ConnectorFile(name, config))
+	b.Explain(name)
+}
+
+// Explain shows what users would see of a connector, where the test fails.
+func (b *Bed) Explain(name string) {
+	b.T.Helper()
+	b.T.Cleanup(func() {
+		if b.T.Failed() {
+			r := b.CLI("describe", name)
+			b.T.Logf("describe %s:\n%s%s", name, r.Stdout, r.Stderr)
+		}
+	})
 }
 
 // Control is a client of the last coordinator that was started.
