@@ -161,7 +161,7 @@ func (t *Task) topic(name string) (uint32, error) {
 	if n, ok := t.topics[name]; ok {
 		return n, nil
 	}
-	if err := checkTopic(name); err != nil {
+	if err := CheckTopic(name); err != nil {
 		return 0, err
 	}
 	if len(t.topics) >= MaxDeclaredTopics {
@@ -187,7 +187,8 @@ func (t *Task) declare(p *Partition) error {
 	return nil
 }
 
-func checkTopic(name string) error {
+// CheckTopic says what is wrong with a topic name, for a Validator: Kafka takes 1 to 249 of [a-zA-Z0-9._-]. The runtime refuses a record for any other.
+func CheckTopic(name string) error {
 	if name == "" {
 		return Fatalf("a record has no topic")
 	}

@@ -47,8 +47,11 @@ func (f *file) ripe(lastMax time.Duration) bool {
 
 // done says that everything up to the last sight of the file is read; a last line without terminator counts as read once the file is gone.
 func (f *file) done() bool {
-	return f.size <= f.next+f.scanned || f.bad != ""
+	return !f.unread() || f.bad != ""
 }
+
+// unread says that the file has bytes that weren't looked at.
+func (f *file) unread() bool { return f.size > f.next+f.scanned }
 
 // resume goes on from a stored offset.
 func (f *file) resume(stored source.Fields) error {

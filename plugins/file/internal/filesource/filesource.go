@@ -61,6 +61,9 @@ func number(n float64) *float64 { return &n }
 // Validate checks globs, and says which named files can't be read. A file that isn't there yet is no problem.
 func (Connector) Validate(_ context.Context, config source.Config) source.Validation {
 	v := source.Validation{ExactlyOnce: source.Yes, ConnectorBoundaries: source.No}
+	if wrong := source.CheckTopic(config.String(keyTopic)); config.Has(keyTopic) && wrong != nil {
+		v.Problems = append(v.Problems, source.Problem{Key: keyTopic, Message: wrong.Error()})
+	}
 	globs := config.List(keyPaths)
 	if len(globs) == 0 {
 		v.Problems = append(v.Problems, source.Problem{Key: keyPaths, Message: "names no file", Hint: "give at least one path or glob"})

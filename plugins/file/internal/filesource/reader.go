@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,8 +22,6 @@ const (
 	// maxNotices and maxNoticeRunes keep notices within the protocol's 20 of 500 bytes.
 	maxNotices     = 20
 	maxNoticeRunes = 120
-	// goneGrace is how long a file that matches no more is still watched for lines that a writer adds through its old handle.
-	goneGrace = 10 * time.Second
 )
 
 // startedMark is a source partition that no file has: its offset says that the connector has run before, so that start.at=end applies to its first run alone. Without it a file that came while
@@ -41,6 +40,7 @@ func (Connector) Open(ctx context.Context, task *source.Task) (source.Reader, er
 		lastMax: config.Duration(keyLastLine),
 		files:   map[identity]*file{},
 		byPath:  map[string]*file{},
+		lost:    map[string]string{},
 		split:   splitter{maxLine: int(config.Size(keyLineMax)), policy: tooLong(config.String(keyLineTooLong))},
 	}
 	if config.String(keyStartAt) == "end" {
@@ -68,9 +68,10 @@ type reader struct {
 	order  []*file // by path of first sight, so that a turn is the same each time
 	split  splitter
 	open   int
-	next   time.Time // when the next one is due
-	said   string    // the problems that were logged last
-	idle   bool      // Idle was said since anything was last read
+	next   time.Time         // when the next one is due
+	lost   map[string]string // files that went away before they were read, and what is lost
+	said   string            // the problems that were logged last
+	idle   bool              // Idle was said since anything was last read
 }
 
 // Read gives each file with something new its turn, and looks for files every so often.
@@ -125,10 +126,11 @@ func (r *reader) read(f *file, out *source.Records) (moved bool, err error) {
 		return true, r.reach(f, out)
 	}
 	start := f.next
+	var refused error // of the runtime: the task's end, and no fault of the file
 	emit := func(l line) (bool, error) {
 		moved = true
-		if err := r.emit(f, l, out); err != nil {
-			return false, err
+		if refused = r.emit(f, l, out); refused != nil {
+			return false, refused
 		}
 		return l.end-start < turnBytes && !out.Full(), nil
 	}
@@ -138,6 +140,8 @@ func (r *reader) read(f *file, out *source.Records) (moved bool, err error) {
 	}
 	var long *errLineTooLong
 	switch {
+	case refused != nil:
+		return moved, refused
 	case errors.As(err, &long):
 		return moved, &source.Error{
 			Kind: source.Fatal, Key: keyLineTooLong, Message: fmt.Sprintf("%s: %s", f.path, long),
@@ -278,7 +282,13 @@ func (r *reader) scan(out *source.Records) error {
 	if added {
 		slices.SortStableFunc(r.order, func(a, b *file) int { return strings.Compare(a.path, b.path) })
 	}
-	r.forget(seen, began)
+	moved := folders{}
+	if r.next.IsZero() {
+		if err := r.adoptMoved(seen, moved, began); err != nil {
+			return err
+		}
+	}
+	r.forget(seen, moved, began)
 	if err := r.report(s.problems, out); err != nil {
 		return err
 	}
@@ -357,43 +367,9 @@ func (r *reader) update(f *file, found found) {
 	}
 }
 
-// forget lets go of files that match no more and are read to their end, and of handles beyond the bound.
-func (r *reader) forget(seen map[identity]bool, now time.Time) {
-	r.order = slices.DeleteFunc(r.order, func(f *file) bool {
-		if seen[f.id] {
-			if r.open > maxOpenFiles && f.done() {
-				r.close(f)
-			}
-			return false
-		}
-		if f.missing.IsZero() {
-			f.missing = now
-		}
-		r.lookAtGone(f, now)
-		if f.f != nil && (!f.done() || now.Sub(f.grown) < goneGrace || now.Sub(f.missing) < goneGrace) {
-			return false
-		}
-		r.close(f)
-		delete(r.files, f.id)
-		if r.byPath[f.path] == f {
-			delete(r.byPath, f.path)
-		}
-		return true
-	})
-}
-
-// lookAtGone sees whether a writer still adds to a file through its old handle.
-func (r *reader) lookAtGone(f *file, now time.Time) {
-	if f.f == nil {
-		return
-	}
-	if info, err := f.f.Stat(); err == nil && info.Size() != f.size {
-		f.size, f.grown = info.Size(), now
-	}
-}
-
 // report tells people which paths can't be read, at each change. The files beside them go on.
 func (r *reader) report(problems map[string]string, out *source.Records) error {
+	maps.Copy(problems, r.lost)
 	for _, f := range r.order {
 		if f.bad != "" {
 			problems[f.path] = f.bad

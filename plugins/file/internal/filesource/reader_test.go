@@ -164,6 +164,67 @@ func TestFileRenamedOutOfTheGlobIsReadToItsEnd(t *testing.T) {
 	task.Stop()
 }
 
+func TestFileRotatedOutOfTheGlobWhileNobodyReadsIsFinishedFirst(t *testing.T) {
+	f := newFolder(t, "*.log", nil)
+	f.write("app.log", text1(numbers(1, 3)))
+	task := f.runner.Start(f.spec)
+	f.want(task, 3, numbers(1, 3)...)
+	task.Kill()
+	f.add("app.log", text1(numbers(4, 6)))
+	f.rename("app.log", "app.log.1")
+	f.write("app.log", text1(numbers(7, 9)))
+	task = f.runner.Start(f.spec)
+	f.want(task, 6, numbers(1, 9)...)
+	task.Kill()
+	// Once more, over a file that is finished: nothing comes twice.
+	task = f.runner.Start(f.spec)
+	f.add("app.log", "10\n")
+	f.want(task, 1, numbers(1, 10)...)
+	task.Stop()
+}
+
+func TestWriterThatStillHoldsARotatedFileIsHeard(t *testing.T) {
+	f := newFolder(t, "*.log", nil)
+	old := f.hold("app.log")
+	defer old.Close()
+	f.addTo(old, "1\n")
+	task := f.runner.Start(f.spec)
+	f.want(task, 1, "1")
+	task.Kill()
+	f.rename("app.log", "app.log.1")
+	task = f.runner.Start(f.spec)
+	task.WaitIdle()
+	f.addTo(old, "2\n")
+	f.want(task, 1, "1", "2")
+	task.Stop()
+}
+
+func TestHiddenFilesAndLinksToFoldersAreLeftAlone(t *testing.T) {
+	f := newFolder(t, "**/*.log", nil)
+	f.write(".hidden.log", "hidden\n")
+	f.link(".", "loop")
+	f.write("a.log", "1\n")
+	task := f.runner.Start(f.spec)
+	f.want(task, 1, "1")
+	if key := string(f.runner.Committed()[0].Key); key != f.path("a.log") {
+		t.Errorf("the key is %s", key)
+	}
+	task.Stop()
+}
+
+func TestAnErrorOfTheRuntimeIsNoFaultOfTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.log")
+	if err := os.WriteFile(path, []byte(strings.Repeat("x", 1000)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runner := sourcetest.New(t, sourcetest.Config{
+		Plugin: source.New("file", "0.0.1", Connector{}), Config: map[string]string{keyPaths: path, keyTopic: "lines"}, Limits: source.Limits{MaxRecordBytes: 500},
+	})
+	if err := runner.Start(runner.Plan(1)[0]).End(); err == nil || !strings.Contains(err.Error(), "500") {
+		t.Errorf("a record over the limit: the task ended with %v", err)
+	}
+}
+
 func TestLinksAndTheirTargetAreOneFile(t *testing.T) {
 	f := newFolder(t, "*.log", nil)
 	f.write("x.log", text1(numbers(1, 3)))
@@ -382,6 +443,13 @@ func TestValidateNamesWhatCannotBeRead(t *testing.T) {
 		if len(v.Problems) != 1 || v.Problems[0].Key != keyPaths || !strings.Contains(v.Problems[0].Message, want) {
 			t.Errorf("%s: problems %+v, want one that says %q", path, v.Problems, want)
 		}
+	}
+}
+
+func TestValidateChecksTheTopic(t *testing.T) {
+	v := Connector{}.Validate(t.Context(), source.Config{keyPaths: "/*.log", keyTopic: "bad topic/x"})
+	if len(v.Problems) != 1 || v.Problems[0].Key != keyTopic {
+		t.Errorf("problems: %+v", v.Problems)
 	}
 }
 

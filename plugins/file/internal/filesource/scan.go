@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
 )
@@ -17,6 +18,8 @@ type found struct {
 	id   identity
 	path string
 	size int64
+	// changed is when it was last written; set by folders only.
+	changed time.Time
 }
 
 // scan is one look at all globs.
@@ -62,11 +65,12 @@ func expand(globs []string, problems map[string]string) []string {
 			paths = append(paths, glob)
 			continue
 		}
-		matches, err := doublestar.FilepathGlob(glob, doublestar.WithFailOnIOErrors())
+		// As in a shell, * doesn't match hidden files, and ** doesn't follow links to folders: a link to a folder above would lead round and round.
+		matches, err := doublestar.FilepathGlob(glob, doublestar.WithFailOnIOErrors(), doublestar.WithNoHidden(), doublestar.WithNoFollow())
 		if err != nil {
 			// Some folder can't be read: say so, and take what the others give.
 			problems[glob] = plain(err)
-			matches, _ = doublestar.FilepathGlob(glob)
+			matches, _ = doublestar.FilepathGlob(glob, doublestar.WithNoHidden(), doublestar.WithNoFollow())
 		}
 		paths = append(paths, matches...)
 	}

@@ -75,6 +75,15 @@ func (Connector) Plan(ctx context.Context, p *source.Planning) error {
 	return p.SetTasks(ctx, tasks...)
 }
 
+// Validate implements source.Validator.
+func (Connector) Validate(_ context.Context, c source.Config) source.Validation {
+	var v source.Validation
+	if wrong := source.CheckTopic(c.String(keyTopic)); c.Has(keyTopic) && wrong != nil {
+		v.Problems = append(v.Problems, source.Problem{Key: keyTopic, Message: wrong.Error()})
+	}
+	return v
+}
+
 // fields are those of source partition i.
 func fields(i int) source.Fields { return source.Fields{"generator": strconv.Itoa(i)} }
 
