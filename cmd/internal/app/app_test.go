@@ -43,6 +43,11 @@ type fakeControl struct {
 	connector *controlv1.Connector
 }
 
+func (f *fakeControl) GetCluster(context.Context, *controlv1.GetClusterRequest) (*controlv1.GetClusterResponse, error) {
+	leader := detailOf(f.err).GetLeader()
+	return &controlv1.GetClusterResponse{Leading: leader == "", Leader: leader, Term: 1}, nil
+}
+
 func (f *fakeControl) GetConnector(context.Context, *controlv1.GetConnectorRequest) (*controlv1.GetConnectorResponse, error) {
 	return &controlv1.GetConnectorResponse{Connector: f.connector}, f.err
 }
@@ -56,7 +61,7 @@ func (f *fakeControl) CreateConnector(context.Context, *controlv1.CreateConnecto
 }
 
 // serve runs a fake coordinator and returns its address.
-func serve(t *testing.T, f *fakeControl) string {
+func serve(t *testing.T, f controlv1.ControlServer) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -88,7 +93,7 @@ func TestExitCodesSayWhatHappened(t *testing.T) {
 		{status.Error(codes.AlreadyExists, "exists"), exitConflict, "exists"},
 		{status.Error(codes.FailedPrecondition, "refused"), exitConflict, "refused"},
 		{status.Error(codes.Aborted, "superseded"), exitConflict, "superseded"},
-		{status.Error(codes.Unavailable, "no leader yet"), exitUnreachable, "Is a coordinator running there?"},
+		{status.Error(codes.Unavailable, "no runner has it"), exitUnreachable, "no runner has it"},
 		{status.Error(codes.DeadlineExceeded, "slow"), exitUnreachable, "slow"},
 		{status.Error(codes.Internal, "broken"), exitFailed, "broken"},
 		{withDetail(codes.InvalidArgument, "invalid", &controlv1.ErrorDetail{Problems: []*pluginv1.Problem{{Key: "paht", Message: "unknown key", Hint: "did you mean paths?"}}}), exitFailed, "paht  unknown key; did you mean paths?"},

@@ -1,18 +1,16 @@
 package app
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -34,6 +32,7 @@ type client struct {
 	addresses []string
 	timeout   time.Duration
 	tls       tlsFiles
+	stderr    func() io.Writer // for progress; nil where nobody looks
 }
 
 func (c *client) register(cmd *cobra.Command) {
@@ -42,47 +41,29 @@ func (c *client) register(cmd *cobra.Command) {
 		def = env
 	}
 	cmd.Flags().StringSliceVar(&c.addresses, "coordinator", strings.Split(def, ","), "coordinator addresses HOST:PORT, separated by commas (environment FENCEPOST_COORDINATOR)")
-	cmd.Flags().DurationVar(&c.timeout, "timeout", 60*time.Second, "how long to wait for an answer")
+	c.timeout = 60 * time.Second
+	cmd.Flags().Var((*positive)(&c.timeout), "timeout", "how long to wait for an answer")
+	c.stderr = cmd.ErrOrStderr // asked when it is needed: the root's is set last
 	c.tls.register(cmd)
 }
 
-// call runs one request against the leader: it tries every address, and follows a coordinator that names another. Requests are safe to repeat
-// where the answer was UNAVAILABLE.
-func (c *client) call(ctx context.Context, request func(context.Context, controlv1.ControlClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	todo, tried := slices.Clone(c.addresses), map[string]bool{}
-	var last error
-	for len(todo) > 0 {
-		address := todo[0]
-		todo = todo[1:]
-		if tried[address] {
-			continue
-		}
-		tried[address] = true
-		last = c.callOne(ctx, address, request)
-		if status.Code(last) != codes.Unavailable {
-			break
-		}
-		if leader := detailOf(last).GetLeader(); leader != "" {
-			todo = append([]string{leader}, todo...)
-		}
-	}
-	return explain(last, c.addresses)
-}
+// positive is a flag for a duration that makes sense only above zero.
+type positive time.Duration
 
-func (c *client) callOne(ctx context.Context, address string, request func(context.Context, controlv1.ControlClient) error) error {
-	creds, err := c.tls.credentials()
+func (p *positive) String() string { return time.Duration(*p).String() }
+func (p *positive) Type() string   { return "duration" }
+
+// Set implements pflag.Value.
+func (p *positive) Set(text string) error {
+	d, err := time.ParseDuration(text)
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
-	if err != nil {
-		return fail(exitUsage, "--coordinator: %q is not an address: %w", address, err)
+	if d <= 0 {
+		return errors.New("it must be more than 0, for example 30s")
 	}
-	defer conn.Close()
-	return request(ctx, controlv1.NewControlClient(conn))
+	*p = positive(d)
+	return nil
 }
 
 // detailOf finds the ErrorDetail of a gRPC error; nil where there is none.
@@ -95,8 +76,8 @@ func detailOf(err error) *controlv1.ErrorDetail {
 	return nil
 }
 
-// explain makes an error for people of a gRPC error, with its exit code.
-func explain(err error, addresses []string) error {
+// explain makes an error for people of a gRPC error, with its exit code. connected says that somebody is at one of the addresses.
+func explain(err error, addresses []string, connected bool) error {
 	if err == nil {
 		return nil
 	}
@@ -118,6 +99,9 @@ func explain(err error, addresses []string) error {
 	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
 		return fail(exitConflict, "%s", msg)
 	case codes.Unavailable, codes.DeadlineExceeded:
+		if connected {
+			return fail(exitUnreachable, "%s\nAsked %s.", msg, strings.Join(addresses, ", "))
+		}
 		return fail(exitUnreachable, "%s\nAsked %s. Is a coordinator running there? Another address: --coordinator or FENCEPOST_COORDINATOR.", msg, strings.Join(addresses, ", "))
 	default:
 		return fail(exitFailed, "%s", msg)

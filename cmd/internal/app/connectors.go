@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
@@ -27,12 +31,28 @@ func newCreate() *cobra.Command {
 				return "", nil, nil, err
 			}
 			var resp *controlv1.CreateConnectorResponse
-			err = c.call(ctx, func(ctx context.Context, control controlv1.ControlClient) (err error) {
-				resp, err = control.CreateConnector(ctx, &controlv1.CreateConnectorRequest{Name: file.Name, Config: file.Config, Target: target})
-				return err
+			var last error
+			unsure, err := c.ask(ctx, func(ctx context.Context, control controlv1.ControlClient) error {
+				resp, last = control.CreateConnector(ctx, &controlv1.CreateConnectorRequest{Name: file.Name, Config: file.Config, Target: target})
+				return last
 			})
+			if unsure && status.Code(last) == codes.AlreadyExists {
+				if ours := c.createdBefore(ctx, file); ours != nil {
+					return "created", ours, nil, nil
+				}
+			}
 			return "created", resp.GetConnector(), resp.GetWarnings(), err
 		})
+}
+
+// createdBefore is the connector that an earlier try of the same create stored, before its leader was lost: a name that is taken is an answer to the user only where somebody else took it.
+func (c *client) createdBefore(ctx context.Context, file *connectorFile) *controlv1.Connector {
+	connector, err := getConnector(ctx, c, file.Name)
+	if err != nil || !maps.Equal(connector.GetConfig(), file.Config) {
+		return nil
+	}
+	c.say("%s: a leader that was lost before it answered had stored it", file.Name)
+	return connector
 }
 
 func newApply() *cobra.Command {
@@ -206,7 +226,7 @@ func newDelete() *cobra.Command {
 		func(ctx context.Context, control controlv1.ControlClient, name string) (*controlv1.Connector, error) {
 			_, err := control.DeleteConnector(ctx, &controlv1.DeleteConnectorRequest{Name: name})
 			return nil, err
-		})
+		}, codes.NotFound)
 }
 
 func newPause() *cobra.Command {
@@ -238,7 +258,8 @@ func newStop() *cobra.Command {
 
 type nameAction func(context.Context, controlv1.ControlClient, string) (*controlv1.Connector, error)
 
-func nameCommand(use, short, example, done string, act nameAction) *cobra.Command {
+// nameCommand does one thing to one connector. doneAlready are the codes that a request is answered with that was carried out before; they are success only where an earlier try of this very command may have done it.
+func nameCommand(use, short, example, done string, act nameAction, doneAlready ...codes.Code) *cobra.Command {
 	var (
 		c   client
 		out output
@@ -247,11 +268,12 @@ func nameCommand(use, short, example, done string, act nameAction) *cobra.Comman
 		Use: use, Short: short, Example: example, Args: exactArgs("NAME"), ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var connector *controlv1.Connector
-			err := c.call(cmd.Context(), func(ctx context.Context, control controlv1.ControlClient) (err error) {
-				connector, err = act(ctx, control, args[0])
-				return err
+			var last error
+			unsure, err := c.ask(cmd.Context(), func(ctx context.Context, control controlv1.ControlClient) error {
+				connector, last = act(ctx, control, args[0])
+				return last
 			})
-			if err != nil {
+			if err != nil && !(unsure && slices.Contains(doneAlready, status.Code(last))) {
 				return err
 			}
 			result := outcome{Name: args[0], Outcome: done, Generation: connector.GetGeneration()}

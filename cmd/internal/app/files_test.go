@@ -97,3 +97,12 @@ func FuzzConnectorFiles(f *testing.F) {
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(_ *testing.T, text string) { parseConnectors("f", []byte(text)) })
 }
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
