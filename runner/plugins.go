@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// redialPlugins is how often a plugin at an address is tried that doesn't answer, and dialTimeout how long a try may take: a runner doesn't start later than that for want of one.
-	redialPlugins = 5 * time.Second
-	dialTimeout   = 3 * time.Second
-	dialTogether  = 8
+	// lookPause is how often a plugin at an address is tried that doesn't answer, and how often plugin paths are looked at again at most. dialTimeout is how long a try of an address may take: a runner doesn't
+	// start later than that for want of one.
+	lookPause    = 5 * time.Second
+	dialTimeout  = 3 * time.Second
+	dialTogether = 8
 )
 
 // scheme marks the path of a plugin at an address.
@@ -32,22 +33,28 @@ type plugins struct {
 	host *pluginhost.Host
 	cfg  *Config
 
+	again chan struct{} // Room for one question to watch: to look again covers all that was asked before.
+	pause time.Duration // Between two looks.
+
 	mu     sync.Mutex
 	found  []Plugin
 	broken []Broken
+	// looked is when the plugin paths were looked at.
+	looked time.Time
 	// silent are the names of addresses that haven't answered, each with its reason.
 	silent map[string]string
 }
 
 func newPlugins(host *pluginhost.Host, cfg *Config) *plugins {
-	return &plugins{host: host, cfg: cfg, silent: map[string]string{}}
+	return &plugins{host: host, cfg: cfg, again: make(chan struct{}, 1), pause: lookPause, silent: map[string]string{}}
 }
 
 // discover asks every plugin what it is.
 func (p *plugins) discover(ctx context.Context) {
+	looked := time.Now()
 	found, broken := p.host.Discover(ctx, p.cfg.PluginPath)
 	p.mu.Lock()
-	p.found, p.broken = found, broken
+	p.found, p.broken, p.looked = found, broken, looked
 	for name := range p.cfg.PluginAddresses {
 		p.silent[name] = "it hasn't been tried"
 	}
@@ -56,26 +63,6 @@ func (p *plugins) discover(ctx context.Context) {
 	for _, b := range p.brokenNow() {
 		p.cfg.Logger.Warn("plugin doesn't work", "path", b.Path, "reason", b.Reason)
 	}
-}
-
-// watch tries addresses again that didn't answer, since a sidecar may start later than its runner. It calls changed when one does.
-func (p *plugins) watch(ctx context.Context, changed func()) {
-	for ctx.Err() == nil && p.anySilent() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(redialPlugins):
-		}
-		if p.dialSilent(ctx) {
-			changed()
-		}
-	}
-}
-
-func (p *plugins) anySilent() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.silent) > 0
 }
 
 // dialSilent tries every address that hasn't answered, and says whether one does now.
@@ -151,11 +138,7 @@ func (p *plugins) start(ctx context.Context, plugin supervisor.Plugin, label str
 		}
 		return proc, nil
 	}
-	proc, err := p.host.Start(ctx, pluginhost.Spec{Path: plugin.Path, SHA256: plugin.Pin, Label: label})
-	if err != nil {
-		return nil, err
-	}
-	return proc, nil
+	return p.startFile(ctx, plugin, label)
 }
 
 // toSupervisor says the same in the supervisor's words.

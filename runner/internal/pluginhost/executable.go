@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // executable is an opened plugin file: what was hashed is what is run.
@@ -61,6 +62,29 @@ func openExecutable(path, want string) (*executable, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// Sum is the SHA-256, in hex, of a file that could be run; the error says why it can't.
+func Sum(path string) (string, error) {
+	x, err := openExecutable(path, "")
+	if err != nil {
+		return "", err
+	}
+	defer x.file.Close()
+	return x.sha256, nil
+}
+
+// clockGrain is how far the time that a file system notes may be behind the clock.
+const clockGrain = 100 * time.Millisecond
+
+// ChangedSince says whether a file, or a folder, was written to, replaced, or given other rights since a moment. One that isn't there has not.
+func ChangedSince(path string, moment time.Time) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && time.Unix(stat.Ctim.Unix()).After(moment.Add(-clockGrain))
 }
 
 func (x *executable) identify(want string) (err error) {

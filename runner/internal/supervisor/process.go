@@ -17,9 +17,9 @@ const (
 	stopLadder = 30 * time.Second
 )
 
-// processKey names a process: one per connector and plugin.
+// processKey names a process: one per connector and plugin. The version is part of it, since a path may have another plugin from one day to the next while the process of the old one still runs.
 type processKey struct {
-	connector, path, pin string
+	connector, path, version, pin string
 }
 
 // processes shares plugin processes among the tasks of a connector, its plan, and questions about it. A process starts when it is first needed and is stopped when its last user has gone. One that
@@ -65,7 +65,7 @@ var errClosing = errors.New("the runner is stopping")
 
 // acquire gives a process that runs, and counts its user until release.
 func (ps *processes) acquire(ctx context.Context, connector string, p Plugin) (*shared, error) {
-	key := processKey{connector, p.Path, p.Pin}
+	key := processKey{connector, p.Path, p.Description.Version, p.Pin}
 	ps.mu.Lock()
 	if ps.closed {
 		ps.mu.Unlock()

@@ -99,3 +99,20 @@ func TestTheEndStopsWhatIsUsedOrKeptWarm(t *testing.T) {
 		}
 	})
 }
+
+func TestVersionsOfOnePathDoNotShareAProcess(t *testing.T) {
+	ps := newProcesses(func(context.Context, Plugin, string) (Process, error) { return &idle{done: make(chan struct{})}, nil }, hclog.NewNullLogger())
+	defer ps.close()
+	upgraded := Plugin{Description: &source.Description{Name: "seq", Version: "2.0.0"}, Path: seq.Path}
+	was, err := ps.acquire(t.Context(), "orders", seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := ps.acquire(t.Context(), "orders", upgraded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if was == is {
+		t.Fatal("the process of the file before it was replaced is handed out as the new one")
+	}
+}

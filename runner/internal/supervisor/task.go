@@ -169,6 +169,10 @@ func (r *run) ensureProcess() error {
 	if r.proc != nil {
 		return nil
 	}
+	// What there is may have changed since the last process: a file that was replaced is looked at again.
+	if err := r.prepare(); err != nil {
+		return err
+	}
 	r.status.phase("starting the plugin")
 	proc, err := r.s.cfg.Validator.processes.acquire(r.ctx, r.grant.Lease.Connector, r.plugin)
 	if err != nil {
