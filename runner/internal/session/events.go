@@ -143,7 +143,7 @@ type Status struct {
 	Phase string
 	// Error is the last thing that went wrong, for users; Cause its kind.
 	Error, Cause string
-	// Attempt counts attempts since the last success, BudgetLeft those that are left.
+	// Attempt counts attempts since the last success, and BudgetLeft says how many more there may be: ten together, unless the cause is one that is waited for without end; then Attempt counts those that waited.
 	Attempt, BudgetLeft int
 	// RetryIn is the time until the next attempt.
 	RetryIn time.Duration

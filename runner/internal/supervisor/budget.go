@@ -36,8 +36,10 @@ var endless = map[string]bool{causeBroker: true, "unknown": true, task.CauseCoor
 
 // budget counts what went wrong since the last success. It is pure but for the pauses' jitter.
 type budget struct {
-	failures int // Attempts in a row that count.
-	attempts int // Attempts since the last success, the current one among them.
+	failures int // Attempts since the last success that failed and count.
+	waits    int // Attempts in a row that failed and don't, since the last that counts.
+	// attempt is the number that is shown of the attempt that runs, or ran last: of those that count, or, where the last cause is endless, of those that wait.
+	attempt  int
 	expiries int
 	// shrink says how often a transaction's limits are halved. It is taken back only after a minute of success: what expired once may again.
 	shrink int
@@ -54,9 +56,17 @@ func newBudget() *budget {
 	return b
 }
 
+// begin counts an attempt that begins.
+func (b *budget) begin() {
+	b.attempt = b.failures + 1
+	if b.waits > 0 {
+		b.attempt = b.waits + 1
+	}
+}
+
 // success starts the count anew.
 func (b *budget) success() {
-	b.failures, b.attempts, b.expiries, b.nameRecords = 0, 1, 0, false
+	b.failures, b.waits, b.attempt, b.expiries, b.nameRecords = 0, 0, 1, 0, false
 	b.pause.Reset()
 }
 
@@ -66,8 +76,13 @@ func (b *budget) stable() {
 	b.shrink = 0
 }
 
-// left is how many attempts that fail there may still be.
-func (b *budget) left() int { return maxAttempts - b.failures }
+// left is how many more attempts there may be after the one that is shown: where causes count, attempt and left are maxAttempts together.
+func (b *budget) left() int {
+	if b.waits > 0 {
+		return maxAttempts - b.failures
+	}
+	return maxAttempts - b.attempt
+}
 
 // failed counts a failed attempt: how long to wait before the next one, or why there is none.
 func (b *budget) failed(f *task.Failure) (time.Duration, error) {
@@ -86,9 +101,14 @@ func (b *budget) failed(f *task.Failure) (time.Duration, error) {
 	}
 	wait := b.pause.NextBackOff()
 	if endless[f.Cause] {
+		b.waits++
+		b.attempt = b.waits
 		return min(wait, longestBrokerPause), nil
 	}
-	if b.failures++; b.failures >= maxAttempts {
+	b.waits = 0
+	b.failures++
+	b.attempt = b.failures
+	if b.failures >= maxAttempts {
 		return 0, fmt.Errorf("%w (gave up after %d attempts in a row)", f.Err, b.failures)
 	}
 	return wait, nil

@@ -46,6 +46,7 @@ func TestBudgetProperties(t *testing.T) {
 			if !endless[f.Cause] {
 				counted++
 			}
+			b.begin()
 			wait, err := b.failed(f)
 			if over := counted >= maxAttempts || expired >= maxExpiries; (err != nil) != over {
 				t.Fatalf("%d in a row, %d expired: %v", counted, expired, err)
@@ -57,6 +58,9 @@ func TestBudgetProperties(t *testing.T) {
 			}
 			if b.left() != maxAttempts-counted {
 				t.Fatalf("%d left after %d", b.left(), counted)
+			}
+			if !endless[f.Cause] && b.attempt+b.left() != maxAttempts {
+				t.Fatalf("attempt %d and %d left", b.attempt, b.left())
 			}
 		}
 	})
@@ -111,7 +115,7 @@ func TestSuccessAfterAMinuteTakesBackTheShrinking(t *testing.T) {
 		t.Fatal("a commit says nothing about larger transactions")
 	}
 	b.stable()
-	if b.shrink != 0 || b.left() != maxAttempts {
+	if b.shrink != 0 || b.left() != maxAttempts-1 {
 		t.Fatal("not taken back")
 	}
 }

@@ -47,17 +47,18 @@ func (st *status) phase(phase string) { st.set(func(now *session.Status) { now.P
 func (st *status) starting(b *budget) {
 	st.set(func(now *session.Status) {
 		now.State, now.Phase, now.RetryIn, now.CaughtUp, now.OpenRecords, now.OpenAge = session.Starting, "", 0, false, 0, 0
-		now.Attempt, now.BudgetLeft = b.attempts, b.left()
+		now.Attempt, now.BudgetLeft = b.attempt, b.left()
 	})
 }
 
 func (st *status) retrying(f *task.Failure, b *budget, wait time.Duration) {
 	st.set(func(now *session.Status) {
 		st.over(now, session.Retrying, f, f.Err, b)
-		now.RetryIn = wait
+		now.BudgetLeft, now.RetryIn = b.left(), wait
 	})
 }
 
+// failed shows a task that has failed for good: whatever its budget was, nothing is left.
 func (st *status) failed(f *task.Failure, err error, b *budget) {
 	st.set(func(now *session.Status) { st.over(now, session.Failed, f, err, b) })
 }
@@ -65,18 +66,21 @@ func (st *status) failed(f *task.Failure, err error, b *budget) {
 // over is the end of an attempt.
 func (st *status) over(now *session.Status, state session.State, f *task.Failure, err error, b *budget) {
 	now.State, now.Phase, now.Error, now.Cause = state, "", err.Error(), f.Cause
-	now.Attempt, now.BudgetLeft, now.Rewinds = b.attempts, b.left(), maps.Clone(b.rewinds)
+	now.Attempt, now.BudgetLeft, now.Rewinds = b.attempt, 0, maps.Clone(b.rewinds)
 	now.CaughtUp, now.OpenRecords, now.OpenAge, now.RetryIn = false, 0, 0, 0
 }
+
+// calmAfter is how long an attempt has to run until the error of an earlier one isn't shown any more. The budget remembers it for longer.
+const calmAfter = 5 * time.Second
 
 // attemptStatus follows one attempt: what it reports, and whether it is a success. The status's lock guards it.
 type attemptStatus struct {
 	st     *status
 	base   session.Status // The counts of the attempts before.
-	timer  *time.Timer
-	waited bool // The error shown is what the attempt waits for.
-	good   bool // It has committed something.
-	stable bool // It has run for long enough.
+	timers []*time.Timer  // Set when it runs.
+	waited bool           // The error shown is what the attempt waits for.
+	good   bool           // It has committed something.
+	stable bool           // It has run for long enough.
 	ended  bool
 }
 
@@ -126,15 +130,32 @@ func (a *attemptStatus) waiting(now *session.Status, what string) {
 	}
 }
 
-// progress notices a success: a commit, or a minute of running.
+// progress notices a success: a commit, or a minute of running. What went wrong before is shown until a commit too, or for some seconds of running where there is nothing to commit.
 func (a *attemptStatus) progress(now *session.Status, s task.Status) {
-	if s.Phase == task.PhaseRunning && a.timer == nil && !a.ended {
-		a.timer = time.AfterFunc(successAfter, a.lasted)
+	if s.Phase == task.PhaseRunning && a.timers == nil && !a.ended {
+		a.timers = []*time.Timer{time.AfterFunc(calmAfter, a.calm), time.AfterFunc(successAfter, a.lasted)}
 	}
 	if s.Commits > 0 {
 		a.good = true
-		now.Attempt, now.BudgetLeft = 1, maxAttempts
+		now.Attempt, now.BudgetLeft = 1, maxAttempts-1
+		a.forget(now)
 	}
+}
+
+// forget takes an earlier attempt's error from the status; what the attempt waits for now stays.
+func (a *attemptStatus) forget(now *session.Status) {
+	if !a.waited {
+		now.Error, now.Cause = "", ""
+	}
+}
+
+// calm is called when the attempt has run for some seconds.
+func (a *attemptStatus) calm() {
+	a.st.set(func(now *session.Status) {
+		if !a.ended {
+			a.forget(now)
+		}
+	})
 }
 
 // lasted is called when the attempt has run for long enough: what went wrong before is history.
@@ -144,7 +165,8 @@ func (a *attemptStatus) lasted() {
 			return
 		}
 		a.stable = true
-		now.Attempt, now.BudgetLeft, now.Error, now.Cause = 1, maxAttempts, "", ""
+		now.Attempt, now.BudgetLeft = 1, maxAttempts-1
+		a.forget(now)
 	})
 }
 
@@ -153,8 +175,8 @@ func (a *attemptStatus) end(b *budget) {
 	a.st.mu.Lock()
 	defer a.st.mu.Unlock()
 	a.ended = true
-	if a.timer != nil {
-		a.timer.Stop()
+	for _, t := range a.timers {
+		t.Stop()
 	}
 	switch {
 	case a.stable:

@@ -77,7 +77,7 @@ func (r *run) loop() *taskOver {
 // attempts runs one attempt after the other.
 func (r *run) attempts() *taskOver {
 	if err := r.prepare(); err != nil {
-		r.budget.attempts = 1
+		r.budget.begin()
 		return r.failed(&task.Failure{Class: task.Fail, Cause: task.CauseConfig, Err: err}, err)
 	}
 	for {
@@ -134,7 +134,7 @@ func (r *run) attempt() (f *task.Failure) {
 			f = &task.Failure{Class: task.Fail, Cause: task.CauseBug, Err: fmt.Errorf("internal error: %v", p)}
 		}
 	}()
-	r.budget.attempts++
+	r.budget.begin()
 	r.status.starting(r.budget)
 	if err := r.ensureProcess(); err != nil {
 		return &task.Failure{Class: task.Again, Cause: task.CausePlugin, Err: err}
@@ -150,7 +150,21 @@ func (r *run) attempt() (f *task.Failure) {
 	if err == nil {
 		return r.endedByItself()
 	}
-	return asFailure(err)
+	return r.ofPlugin(asFailure(err))
+}
+
+// ofPlugin tells a process that ended from an error that the plugin reported: the one is the plugin's fault, the other says something of its source. The end of a process is known by its own error, since a
+// plugin that reports an error may end right after.
+func (r *run) ofPlugin(f *task.Failure) *task.Failure {
+	if f.Cause != task.CauseSource || !r.proc.over() {
+		return f
+	}
+	if exit := r.proc.proc.Err(); exit != nil && errors.Is(f, exit) {
+		said := *f
+		said.Cause = task.CausePlugin
+		return &said
+	}
+	return f
 }
 
 // endedByItself judges an attempt that ended well: only a drain or an end that was asked for is one.

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestTranscripts replays what a coordinator and the world do to a supervisor, and compares what it does. Each file is one runner's life, in a bubble of its own; times in it are fake.
 //
-// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter (the coordinator's) · end, panic, report (an attempt's) · crash (a plugin's) · tasks, plan-ends (a plan's) ·
+// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter (the coordinator's) · end, end-crashed (with the error of its process), panic, report (an attempt's) · crash (a plugin's) · tasks, plan-ends (a plan's) ·
 // wait, shutdown (time and the operator's).
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -175,6 +175,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		deliver(&session.AlterOffsets{Lease: l, Config: config})
 	case "end":
 		w.attemptOf(t, l).end(t, failure(arg("class", ""), arg("cause", "source"), strings.TrimSpace(d.Input), d.HasArg("progress")))
+	case "end-crashed":
+		exit := w.proc(connector).err
+		w.attemptOf(t, l).end(t, &task.Failure{Class: task.Again, Cause: task.CauseSource, Err: &source.Error{Kind: source.Retriable, Message: exit.Error(), Err: exit}})
 	case "panic":
 		w.attemptOf(t, l).end(t, errPanic)
 	case "report":
