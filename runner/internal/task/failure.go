@@ -131,9 +131,6 @@ func fromPlugin(err error) *Failure {
 		return &Failure{Class: Again, Cause: CausePlugin, Err: fmt.Errorf("plugin: %w", err)}
 	}
 	f := &Failure{Class: Again, Cause: CauseSource, Err: err}
-	if len(said.Partition) > 0 {
-		f.Err = fmt.Errorf("source partition %s: %w", said.Partition, err)
-	}
 	switch said.Kind {
 	case source.Configuration:
 		f.Class, f.Cause = Fail, CauseConfig

@@ -369,7 +369,7 @@ func TestPluginErrors(t *testing.T) {
 		"retriable":     {source.Retryf("the server went away"), Again, CauseSource, "server went away"},
 		"configuration": {source.Configf("path", "doesn't exist"), Fail, CauseConfig, "path: doesn't exist"},
 		"fatal":         {source.Fatalf("the log is gone"), Fail, CauseSource, "log is gone"},
-		"partition":     {&source.Error{Kind: source.Fatal, Message: "is gone", Partition: source.JSON(`{"f":1}`)}, Fail, CauseSource, `{"f":1}`},
+		"partition":     {&source.Error{Kind: source.Fatal, Message: "is gone", Partition: source.JSON(`{"f":1}`)}, Fail, CauseSource, `source partition {"f":1}: is gone`},
 		"crash":         {errors.New("connection reset"), Again, CausePlugin, "connection reset"},
 		"silent end":    {nil, Again, CausePlugin, "without being asked"},
 	} {

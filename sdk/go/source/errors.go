@@ -2,6 +2,9 @@ package source
 
 import "fmt"
 
+// shownPartition is how much of a source partition an error shows.
+const shownPartition = 300
+
 // ErrorKind says what an error means for a task or a plan; the numbers are those of the protocol.
 type ErrorKind int32
 
@@ -17,7 +20,8 @@ const (
 
 // Error is an error that users see. An error of another type is Retriable.
 type Error struct {
-	Kind    ErrorKind
+	Kind ErrorKind
+	// Message says what is wrong. It doesn't repeat the key, the hint and the partition.
 	Message string
 	// Key is the configuration key, where there is one.
 	Key string
@@ -29,9 +33,12 @@ type Error struct {
 	Err error
 }
 
-// Error is the message with its key and hint.
+// Error is the message with its source partition, key and hint.
 func (e *Error) Error() string {
 	s := e.Message
+	if len(e.Partition) > 0 {
+		s = fmt.Sprintf("source partition %.*s: %s", shownPartition, e.Partition, s)
+	}
 	if e.Key != "" {
 		s = e.Key + ": " + s
 	}

@@ -90,7 +90,7 @@ func (r *Records) Add(rec Record) error {
 			return err
 		}
 		if !r.fits(size, len(rec.Headers), p, offset) {
-			return recordError(p, "a record of %d bytes doesn't fit into a batch of %d", size, r.limits.MaxBatchBytes)
+			return recordError(p, "a record for topic %q, of %d bytes, doesn't fit into a batch of %d", rec.Topic, size, r.limits.MaxBatchBytes)
 		}
 	}
 	r.taken = true
@@ -133,7 +133,7 @@ func (r *Records) check(rec *Record, v *RecordView) (int, error) {
 		size += len(rec.Headers[i].Name) + len(rec.Headers[i].Value)
 	}
 	if size > r.limits.MaxRecordBytes {
-		return 0, recordError(p, "a record has %d bytes of key, value and headers, the limit is %d", size, r.limits.MaxRecordBytes)
+		return 0, recordError(p, "a record for topic %q has %d bytes of key, value and headers, the limit is %d", rec.Topic, size, r.limits.MaxRecordBytes)
 	}
 	if !rec.Timestamp.IsZero() {
 		v.TimestampMS = rec.Timestamp.UnixMilli()
@@ -334,5 +334,5 @@ func (r *Records) mark(m Mark, method string) error {
 
 // recordError is a Fatal error of one partition.
 func recordError(p *Partition, format string, args ...any) error {
-	return &Error{Kind: Fatal, Partition: p.json, Message: fmt.Sprintf("source partition %.300s: ", p.canonical) + fmt.Sprintf(format, args...)}
+	return &Error{Kind: Fatal, Partition: p.json, Message: fmt.Sprintf(format, args...)}
 }

@@ -263,19 +263,23 @@ func TestRecordsThatBreakARuleAreNamed(t *testing.T) {
 		"is not a topic":           {Topic: "a b", Offset: Fields{"n": 1}},
 		"an offset is an empty":    {Topic: "t", Offset: Fields{}},
 		"must be a string":         {Topic: "t", Offset: Fields{"n": []int{1}}},
-		"the limit is 100":         {Topic: "t", Offset: Fields{"n": 1}, Value: make([]byte, 90), Headers: []Header{{"0123456789", []byte("x")}}},
-		"allowed is 1 to":          {Topic: "t", Offset: Fields{"n": 1}, Timestamp: time.UnixMilli(0)},
-		"timestamp 9200000000001":  {Topic: "t", Offset: Fields{"n": 1}, Timestamp: time.UnixMilli(MaxTimestampMS + 1)},
-		"the Kafka partition -1":   {Topic: "t", Offset: Fields{"n": 1}, ToPartition: true, KafkaPartition: -1},
-		"comes from Task.Schema":   {Topic: "t", Offset: Fields{"n": 1}, ValueSchema: 16},
+		`a record for topic "t" has 101 bytes of key, value and headers, the limit is 100`: {Topic: "t", Offset: Fields{"n": 1}, Value: make([]byte, 90), Headers: []Header{{"0123456789", []byte("x")}}},
+		"allowed is 1 to":         {Topic: "t", Offset: Fields{"n": 1}, Timestamp: time.UnixMilli(0)},
+		"timestamp 9200000000001": {Topic: "t", Offset: Fields{"n": 1}, Timestamp: time.UnixMilli(MaxTimestampMS + 1)},
+		"the Kafka partition -1":  {Topic: "t", Offset: Fields{"n": 1}, ToPartition: true, KafkaPartition: -1},
+		"comes from Task.Schema":  {Topic: "t", Offset: Fields{"n": 1}, ValueSchema: 16},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := startRun(t, &scripted{read: once(func(task *Task, out *Records) error {
 				if rec.Partition == nil && !strings.Contains(want, "source partition") {
 					rec.Partition = part1(t, task, "a")
 				}
-				if err := out.Add(rec); err == nil || !strings.Contains(err.Error(), want) {
+				err := out.Add(rec)
+				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%s: got %v", want, err)
+				}
+				if named := strings.Count(err.Error(), "source partition {"); named > 1 {
+					t.Errorf("%s: the partition is named %d times: %v", want, named, err)
 				}
 				// The record wasn't taken, and nothing is spoilt.
 				return add(t, task, out, "a", "good@1")

@@ -123,7 +123,7 @@ func (t *Task) Partition(fields Fields) (*Partition, error) {
 	}
 	// I8: a partition belongs to one task.
 	if !t.has(canonical) {
-		return nil, &Error{Kind: Fatal, Partition: canonical, Message: fmt.Sprintf("task %d may not read the source partition %s: it is outside the claim that the plan made for it", t.open.Task, canonical)}
+		return nil, &Error{Kind: Fatal, Partition: canonical, Message: fmt.Sprintf("task %d may not read it: it is outside the claim that the plan made for the task", t.open.Task)}
 	}
 	return t.add(canonical, canonical), nil
 }
