@@ -20,11 +20,12 @@ const (
 func (b *bench) idle() {
 	var one, many idleCost
 	b.once(func() { one = b.idleRunner(1, idleSpan) })
-	b.once(func() { many = b.idleRunner(1+moreTasks, 2*time.Second) })
+	b.once(func() { many = b.idleRunner(1+moreTasks, idleSpan) })
 	b.results.add("idle_runner_rss_mb", "MB", one.rss)
 	b.results.add("idle_runner_cpu_percent", "%", one.cpu)
 	b.results.add("idle_runner_threads", "threads", one.threads)
 	b.results.add("idle_task_rss_mb", "MB", (many.rss-one.rss)/moreTasks)
+	b.results.add("idle_task_cpu_percent", "%", (many.cpu-one.cpu)/moreTasks)
 	b.results.add("idle_task_threads", "threads", (many.threads-one.threads)/moreTasks)
 }
 

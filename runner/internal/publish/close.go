@@ -71,13 +71,13 @@ func (p *Producer) Close(ctx context.Context) error {
 	return p.wrap(opClose, fmt.Errorf("it doesn't end: left behind, %d of at most %d (%w)", n, maxLeaked, context.Cause(ctx)))
 }
 
-// destroyClient returns when librdkafka has let go of everything and the drain has ended.
+// destroyClient returns when librdkafka has let go of everything and nobody listens to it any more.
 func (p *Producer) destroyClient() {
 	// Without the purge, closing waits for deliveries. An error means that there is nothing to purge.
 	_ = p.client.Purge(kafka.PurgeQueue | kafka.PurgeInFlight | kafka.PurgeNonBlocking)
 	for _, handle := range p.topics {
 		C.rd_kafka_topic_destroy(handle)
 	}
+	p.queue.stop()
 	p.client.Close()
-	<-p.events.done
 }

@@ -89,14 +89,11 @@ func clientSettings(cfg Config) (kafka.ConfigMap, time.Duration, error) {
 	settings["enable.idempotence"] = true
 	settings["acks"] = "all"
 	settings["statistics.interval.ms"] = 0
-	settings["go.delivery.reports"] = cfg.DeliveryReports
+	settings["go.delivery.reports"] = false
 	settings["go.delivery.report.fields"] = "none"
-	if cfg.DeliveryReports {
-		settings["go.delivery.report.fields"] = "key"
-	}
 	settings["go.events.channel.size"] = eventsCapacity
 	settings["go.produce.channel.size"] = produceCapacity
-	settings["go.logs.channel.enable"] = true
+	settings["log.queue"] = true // see queue
 	return settings, timeout, nil
 }
 

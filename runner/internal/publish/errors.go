@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
@@ -113,7 +114,19 @@ func classifyKafka(err error, e *Error, k kafka.Error) Verdict {
 	if e != nil && isAuthentication(e.Report) {
 		return say(Again, "login", err, "check security.protocol and sasl.* of the runner against the broker")
 	}
-	return say(class, r.cause, err, r.advice)
+	advice := r.advice
+	if code == kafka.ErrTransactionalIDAuthorizationFailed && e != nil && e.ID != "" {
+		advice += fmt.Sprintf(" (prefix %q, for all tasks of the cluster)", clusterPrefix(e.ID))
+	}
+	return say(class, r.cause, err, advice)
+}
+
+// clusterPrefix is what all transactional ids of a cluster begin with: the first two of the names in an id, and the dots after them.
+func clusterPrefix(id string) string {
+	if parts := strings.SplitAfterN(id, ".", 3); len(parts) == 3 {
+		return parts[0] + parts[1]
+	}
+	return id
 }
 
 func say(class Class, cause string, err error, advice string) Verdict {
@@ -184,7 +197,7 @@ var rules = makeRules(
 	group{rule{Fail, "rights", "grant the runner's principal Write and Describe on the topic (Read and Create too on the offsets topic)"}, []kafka.ErrorCode{
 		kafka.ErrTopicAuthorizationFailed,
 	}},
-	group{rule{Fail, "rights", "grant the runner's principal Write and Describe on the transactional id (prefix \"fencepost.<cluster>.\")"}, []kafka.ErrorCode{
+	group{rule{Fail, "rights", "grant the runner's principal Write and Describe on the transactional id"}, []kafka.ErrorCode{
 		kafka.ErrTransactionalIDAuthorizationFailed,
 	}},
 	group{rule{Fail, "rights", "grant the runner's principal the right that is named"}, []kafka.ErrorCode{

@@ -77,7 +77,7 @@ func TestClassify(t *testing.T) {
 		{"commit without an answer", &Error{Op: opCommit, Err: code(kafka.ErrTimedOut), Unknown: true}, Ask, "unknown", "isn't known"},
 		{"too large", &Error{Op: opProduce, Topic: "orders", Record: 7, Err: code(kafka.ErrMsgSizeTooLarge)}, Fail, "record", `"orders"`},
 		{"not authorised", &Error{Op: opDescribe, Topic: "orders", Err: code(kafka.ErrTopicAuthorizationFailed)}, Fail, "rights", `"orders"`},
-		{"id not authorised", &Error{Op: opInit, ID: "fencepost.x.y.0", Err: fatal(kafka.ErrTransactionalIDAuthorizationFailed)}, Fail, "rights", "fencepost.x.y.0"},
+		{"id not authorised", &Error{Op: opInit, ID: "fencepost.x.y.0", Err: fatal(kafka.ErrTransactionalIDAuthorizationFailed)}, Fail, "rights", `(prefix "fencepost.x.", for all`},
 		{"deliveries failed", &Error{Op: opCommit, Err: code(kafka.ErrInconsistent)}, Again, "delivery", "names the first"},
 		{"deliveries failed, and which", &Error{Op: opCommit, Err: code(kafka.ErrInconsistent), Failure: &Failure{Topic: "orders", Key: `"k"`, Err: code(kafka.ErrTopicAuthorizationFailed)}}, Fail, "rights", `key "k"`},
 		{"deliveries failed by time", &Error{Op: opCommit, Err: code(kafka.ErrInconsistent), Failure: &Failure{Err: code(kafka.ErrMsgTimedOut)}}, Again, "broker", ""},

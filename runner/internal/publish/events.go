@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
@@ -9,18 +8,15 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Capacities of the binding's channels. They only smooth: the drain never waits for anything. The binding's defaults cost 24 MB a channel.
+// Capacities of the binding's channels, of which only the first is ever used, and for a moment: see queue. The binding's defaults cost 24 MB a channel.
 const (
 	eventsCapacity  = 64
-	logsCapacity    = 16
-	produceCapacity = 1 // not used, and can't be 0
+	produceCapacity = 1 // can't be 0
 )
 
-// events takes what a client reports outside of any call. An undrained channel would stop the client's polling, and with it commits.
+// events keeps what a client reports outside of any call.
 type events struct {
 	logger hclog.Logger
-	logs   chan kafka.LogEvent
-	done   chan struct{} // closed when the drain has ended
 
 	mu     sync.Mutex
 	last   error // the newest error event
@@ -29,48 +25,34 @@ type events struct {
 	failed *Failure // the first failed delivery of the open transaction
 }
 
-func newEvents(logger hclog.Logger) *events {
-	return &events{logger: logger, logs: make(chan kafka.LogEvent, logsCapacity), done: make(chan struct{})}
+func (e *events) log(syslog int, tag, text string) {
+	e.logger.Log(level(syslog), "librdkafka", "tag", tag, "text", text)
 }
 
-// drain ends when the client's Close has closed the channel of events.
-func (e *events) drain(from <-chan kafka.Event) {
-	defer close(e.done)
-	for {
-		select {
-		case event, ok := <-from:
-			if !ok {
-				return
-			}
-			e.take(event)
-		case line := <-e.logs:
-			e.logger.Log(level(line.Level), "librdkafka", "tag", line.Tag, "text", line.Message)
-		}
+// hear takes an error event. Others say nothing that is needed.
+func (e *events) hear(event kafka.Event) {
+	err, ok := event.(kafka.Error)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch err.Code() {
+	case kafka.ErrTransport, kafka.ErrAllBrokersDown, kafka.ErrTimedOut, kafka.ErrResolve:
+		e.lost = true
+	}
+	// "All brokers are down" says less than the reason that came just before it.
+	if err.Code() != kafka.ErrAllBrokersDown || e.last == nil {
+		e.last, e.lastAt = err, time.Now()
 	}
 }
 
-func (e *events) take(event kafka.Event) {
-	switch event := event.(type) {
-	case kafka.Error:
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		switch event.Code() {
-		case kafka.ErrTransport, kafka.ErrAllBrokersDown, kafka.ErrTimedOut, kafka.ErrResolve:
-			e.lost = true
-		}
-		// "All brokers are down" says less than the reason that came just before it.
-		if event.Code() != kafka.ErrAllBrokersDown || e.last == nil {
-			e.last, e.lastAt = event, time.Now()
-		}
-	case *kafka.Message:
-		if event.TopicPartition.Error == nil {
-			return
-		}
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if e.failed == nil {
-			e.failed = failureOf(event)
-		}
+// fail takes a failed delivery. The first one counts.
+func (e *events) fail(f *Failure) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.failed == nil {
+		e.failed = f
 	}
 }
 
@@ -114,17 +96,6 @@ type Failure struct {
 }
 
 const maxKeyShown = 100
-
-func failureOf(m *kafka.Message) *Failure {
-	f := &Failure{Partition: m.TopicPartition.Partition, Key: "null", Err: m.TopicPartition.Error}
-	if m.TopicPartition.Topic != nil {
-		f.Topic = *m.TopicPartition.Topic
-	}
-	if m.Key != nil {
-		f.Key = strconv.QuoteToASCII(string(m.Key[:min(len(m.Key), maxKeyShown)]))
-	}
-	return f
-}
 
 // level maps syslog's. librdkafka reports each failed connection as an error; what it means for a task comes back as that task's error, so nothing here is more than a warning.
 func level(syslog int) hclog.Level {

@@ -18,6 +18,20 @@ typedef struct rd_kafka_topic_s rd_kafka_topic_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
 typedef struct rd_kafka_headers_s rd_kafka_headers_t;
+typedef struct rd_kafka_queue_s rd_kafka_queue_t;
+typedef struct rd_kafka_op_s rd_kafka_event_t;
+
+typedef struct { // rd_kafka_message_t
+	int err;
+	rd_kafka_topic_t *rkt;
+	int32_t partition;
+	void *payload;
+	size_t len;
+	void *key;
+	size_t key_len;
+	int64_t offset;
+	void *_private;
+} rd_kafka_message_t;
 
 enum { // rd_kafka_vtype_t
 	RD_KAFKA_VTYPE_END = 0,
@@ -32,6 +46,12 @@ enum { // rd_kafka_vtype_t
 
 enum { RD_KAFKA_MSG_F_COPY = 2 };
 
+enum { // rd_kafka_event_type_t
+	RD_KAFKA_EVENT_DR = 0x1,
+	RD_KAFKA_EVENT_LOG = 0x4,
+	RD_KAFKA_EVENT_ERROR = 0x8
+};
+
 enum { // rd_kafka_conf_res_t
 	RD_KAFKA_CONF_UNKNOWN = -2,
 	RD_KAFKA_CONF_INVALID = -1,
@@ -44,6 +64,21 @@ int rd_kafka_last_error(void);
 
 rd_kafka_topic_t *rd_kafka_topic_new(rd_kafka_t *rk, const char *topic, rd_kafka_topic_conf_t *conf);
 void rd_kafka_topic_destroy(rd_kafka_topic_t *rkt);
+const char *rd_kafka_topic_name(const rd_kafka_topic_t *rkt);
+
+rd_kafka_queue_t *rd_kafka_queue_get_main(rd_kafka_t *rk);
+void rd_kafka_queue_destroy(rd_kafka_queue_t *rkqu);
+rd_kafka_event_t *rd_kafka_queue_poll(rd_kafka_queue_t *rkqu, int timeout_ms);
+void rd_kafka_queue_yield(rd_kafka_queue_t *rkqu);
+int rd_kafka_set_log_queue(rd_kafka_t *rk, rd_kafka_queue_t *rkqu);
+
+int rd_kafka_event_type(const rd_kafka_event_t *rkev);
+void rd_kafka_event_destroy(rd_kafka_event_t *rkev);
+const rd_kafka_message_t *rd_kafka_event_message_next(rd_kafka_event_t *rkev);
+int rd_kafka_event_error(rd_kafka_event_t *rkev);
+const char *rd_kafka_event_error_string(rd_kafka_event_t *rkev);
+int rd_kafka_event_error_is_fatal(rd_kafka_event_t *rkev);
+int rd_kafka_event_log(rd_kafka_event_t *rkev, const char **fac, const char **str, int *level);
 
 int rd_kafka_producev(rd_kafka_t *rk, ...);
 

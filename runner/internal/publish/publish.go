@@ -53,6 +53,7 @@ type Producer struct {
 	// handles is scratch space of Produce.
 	handles []*C.rd_kafka_topic_t
 	events  *events
+	queue   *queue
 	destroy func() // what Close runs; tests replace it
 
 	// begun is when Begin was called for the open transaction; zero where none is open. The own clock is needed since the broker's answer is the same for an expired transaction and a fenced producer.
@@ -77,8 +78,6 @@ func New(cfg Config) (*Producer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("settings of producer %q: %w", cfg.TransactionalID, err)
 	}
-	events := newEvents(logger)
-	settings["go.logs.channel"] = events.logs
 	client, err := kafka.NewProducer(&settings)
 	if err != nil {
 		return nil, &Error{Op: opNew, ID: cfg.TransactionalID, Bootstrap: cfg.Client[keyBootstrap], Err: err}
@@ -88,12 +87,17 @@ func New(cfg Config) (*Producer, error) {
 		client.Close()
 		return nil, err
 	}
+	queue, err := newQueue(client, rk, cfg.DeliveryReports)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
 	p := &Producer{
 		id: cfg.TransactionalID, bootstrap: cfg.Client[keyBootstrap], timeout: timeout, logger: logger,
-		client: client, rk: rk, topics: map[string]*C.rd_kafka_topic_t{}, events: events,
+		client: client, rk: rk, topics: map[string]*C.rd_kafka_topic_t{}, events: &events{logger: logger}, queue: queue,
 	}
 	p.destroy = p.destroyClient
-	go events.drain(client.Events())
+	go queue.run(p.events)
 	return p, nil
 }
 
@@ -103,6 +107,7 @@ func (p *Producer) Init(ctx context.Context) error {
 	if err := p.usable(opInit); err != nil {
 		return err
 	}
+	<-p.queue.ready // a moment: from here on nothing that the client reports is lost
 	// A client without a connection waits up to 500 ms before it looks for the transaction coordinator, so connecting comes first.
 	err := p.repeat(ctx, opConnect, func(_ context.Context, limit time.Duration) error {
 		_, err := p.client.GetMetadata(nil, false, int(limit.Milliseconds()))
