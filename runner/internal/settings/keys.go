@@ -19,6 +19,7 @@ const (
 	pluginSHA256     = "plugin.sha256"
 	offsetsTopic     = "offsets.storage.topic"
 	transactionTime  = "transaction.timeout.ms"
+	placementLabels  = "placement.labels"
 )
 
 // Keys that the supervisor speaks of: what they are compared with is known there.
@@ -70,7 +71,7 @@ var table = []runtimeKey{
 	{source.Key{Name: pluginSHA256, Type: source.String, Importance: source.Low,
 		Doc: "Run only an executable with this SHA-256, 64 hex digits."},
 		func(s *Settings, v string) { s.PluginSHA256 = v }},
-	{source.Key{Name: "placement.labels", Type: source.List, Importance: source.Low,
+	{source.Key{Name: placementLabels, Type: source.List, Importance: source.Low,
 		Doc: "Labels that a runner must have to get tasks of this connector, as label=value, several separated by commas. The coordinator reads it."}, ignore},
 	{source.Key{Name: keyConverter, Type: source.String, Default: text(string(ConvertBytes)), Importance: source.Medium,
 		Doc: "How keys become bytes: bytes, string or json, or Kafka Connect's class name for one of them."},

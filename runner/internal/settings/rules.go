@@ -121,6 +121,20 @@ func (p *parser) names() {
 	}
 }
 
+// labels checks the form of labels for the coordinator, which reads them.
+func (p *parser) labels() {
+	text := p.config[placementLabels]
+	if text == "" {
+		return
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		if name, _, ok := strings.Cut(strings.TrimSpace(pair), "="); !ok || name == "" {
+			p.problem(placementLabels, fmt.Sprintf("can't be %q", clip(text)), "label=value, several separated by commas")
+			return
+		}
+	}
+}
+
 // validTopic says whether Kafka takes a name for a topic.
 func validTopic(name string) bool {
 	if name == "." || name == ".." || len(name) > 249 {

@@ -75,6 +75,7 @@ func Parse(config map[string]string) (*Settings, map[string]string, []source.Pro
 	p.overrides()
 	p.unsupported()
 	p.names()
+	p.labels()
 	p.boundaryFits()
 	return p.settings, p.own, sorted(p.problems)
 }
