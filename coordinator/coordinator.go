@@ -43,9 +43,9 @@ type Config struct {
 	Listener net.Listener
 	// Advertise is the address that clients, runners and other coordinators are told. Default: the listener's, with this host's name where it listens on every address.
 	Advertise string
-	// LeaseTTL is how long a runner's lease lasts without a renewal. Default 10 s.
+	// LeaseTTL is how long a runner's lease lasts without a renewal, 1 s to 5 min. Default 10 s.
 	LeaseTTL time.Duration
-	// SessionTimeout is how long the election waits for a coordinator that is silent; not below the broker's group.min.session.timeout.ms. Default 6 s.
+	// SessionTimeout is how long the election waits for a coordinator that is silent; 1 s to 5 min, and not below the broker's group.min.session.timeout.ms. Default 6 s.
 	SessionTimeout time.Duration
 	// TLS, where set, is what gRPC is served with.
 	TLS *tls.Config
@@ -63,6 +63,7 @@ type Coordinator struct {
 	leading  chan struct{}
 	led      sync.Once // closes leading
 	leads    atomic.Bool
+	failed   atomic.Pointer[error] // why the last candidacy failed; nil while one lasts
 
 	health   *health.Server
 	control  *control.Server
@@ -91,6 +92,7 @@ func New(config Config) (*Coordinator, error) {
 	} else {
 		config.Advertise = cmp.Or(config.Advertise, reachable(config.Listener.Addr().String()))
 	}
+	problems = append(problems, within("lease-ttl", config.LeaseTTL), within("session-timeout", config.SessionTimeout))
 	settings, err := kafkaclient.Parse(config.Bootstrap, config.Kafka)
 	if err := errors.Join(append(problems, err)...); err != nil {
 		return nil, err
@@ -104,9 +106,20 @@ func New(config Config) (*Coordinator, error) {
 	c.store = configlog.New(configlog.Config{
 		Cluster: config.Cluster, Address: config.Advertise, Settings: settings, Direct: direct, Fencer: c.fencer, SessionTimeout: config.SessionTimeout, Logger: c.log.Named("configlog"),
 	})
-	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.leader})
+	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.leader, Absent: c.absent})
 	c.sessions = sessions.New(sessions.Config{Leader: c.leader, Logger: config.Logger.Named("sessions")})
 	return c, nil
+}
+
+// The range of LeaseTTL and SessionTimeout: below it a pause of the garbage collector costs a lease or the lead, above it nobody takes over within a time that people wait for.
+const minSilence, maxSilence = time.Second, 5 * time.Minute
+
+// within says what is wrong with a time that somebody may be silent; nil is nothing.
+func within(key string, d time.Duration) error {
+	if d < minSilence || d > maxSilence {
+		return fmt.Errorf("%s: %v is out of range: 1s to 5m", key, d)
+	}
+	return nil
 }
 
 // reachable is an address that others can dial.

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -268,7 +269,9 @@ func TestABrokerThatIsAbsentIsWaitedFor(t *testing.T) {
 	c := start(t, address, nil)
 	c.log.wait(t, "no broker answers at "+address)
 	_, err = c.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
-	detail(t, err, codes.Unavailable)
+	if d := detail(t, err, codes.Unavailable); d.GetLeader() != "" || !strings.Contains(err.Error(), "can't reach Kafka: no broker answers at "+address) {
+		t.Errorf("while no broker is there: %v, %v", err, d)
+	}
 	fakeKafka(t, kfake.Ports(port))
 	c.awaitLeading(t)
 }
@@ -303,6 +306,42 @@ func TestALogOfANewerVersionIsNotLed(t *testing.T) {
 	case <-second.Leading():
 		t.Error("it leads")
 	default:
+	}
+}
+
+// TestALeaderThatLosesItsBrokerSaysSo: it doesn't name itself, and the one that waits says why as well.
+func TestALeaderThatLosesItsBrokerSaysSo(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	bootstrap := cluster.ListenAddrs()[0]
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	second := start(t, bootstrap, nil)
+	second.log.wait(t, "waiting, another coordinator leads: leader="+first.address)
+	cluster.Close()
+	first.log.wait(t, "the leadership is lost")
+	second.log.wait(t, "cause=") // It may have been in the election already, or on its way into it.
+	_, err = first.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+	if d := detail(t, err, codes.Unavailable); d.GetLeader() != "" || !strings.Contains(err.Error(), "can't reach Kafka") || !strings.Contains(err.Error(), bootstrap) {
+		t.Errorf("the leader: %v, %v", err, d)
+	}
+	_, err = second.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+	if detail(t, err, codes.Unavailable); !strings.Contains(err.Error(), "can't reach Kafka") {
+		t.Errorf("the one that waits: %v", err)
+	}
+}
+
+func TestTimesThatNobodyCanKeepAreRefused(t *testing.T) {
+	for _, d := range []time.Duration{time.Millisecond, -time.Second, 5*time.Minute + 1} {
+		_, err := coordinator.New(coordinator.Config{LeaseTTL: d, SessionTimeout: d})
+		for _, key := range []string{"lease-ttl", "session-timeout"} {
+			if want := fmt.Sprintf("%s: %v is out of range: 1s to 5m", key, d); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is missing in %v", want, err)
+			}
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/configlog"
 	"github.com/fencepost-io/fencepost/coordinator/internal/control"
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
+	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/loop"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
@@ -36,6 +37,9 @@ func (c *Coordinator) stand(ctx context.Context) error {
 			return nil
 		}
 		delay := retryDelay
+		if err != nil {
+			c.failed.Store(&err)
+		}
 		switch {
 		case errors.Is(err, errUnfit):
 			delay = unfitDelay
@@ -57,6 +61,7 @@ func (c *Coordinator) term(ctx context.Context) error {
 	if err := c.reach(ctx); err != nil {
 		return err
 	}
+	c.failed.Store(nil)
 	c.log.Debug("standing for election")
 	leadership, err := c.store.Campaign(ctx)
 	if err != nil {
@@ -86,6 +91,23 @@ func (c *Coordinator) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	return c.client.Ping(ctx)
+}
+
+// absent is why this coordinator has no part in the election; empty where nothing is known to be wrong.
+func (c *Coordinator) absent() string {
+	err := c.store.Trouble()
+	if failed := c.failed.Load(); err == nil && failed != nil {
+		err = *failed
+	}
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errUnfit):
+		return err.Error()
+	case kafkaclient.Unreachable(err):
+		return "this coordinator can't reach Kafka: " + c.settings.Explain(err)
+	}
+	return "this coordinator can't take part in the election: " + c.settings.Explain(err)
 }
 
 // load makes a State of what the log holds. What can't be understood must not be led.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
@@ -17,6 +18,7 @@ func (l *Log) Campaign(ctx context.Context) (*Leadership, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.trouble.Store(nil) // The brokers have answered.
 	if l.candidacy == nil {
 		if l.candidacy, err = l.runForOffice(); err != nil {
 			return nil, err
@@ -120,6 +122,9 @@ func (l *Leadership) End() { l.end(ErrEnded) }
 func (l *Leadership) end(reason error) {
 	l.over.Do(func() {
 		l.reason = reason
+		if kafkaclient.Unreachable(reason) { // Before Done: whoever is told that the leadership is over can ask why.
+			l.log.trouble.Store(&reason)
+		}
 		close(l.done)
 	})
 }

@@ -66,6 +66,9 @@ type Log struct {
 	log    hclog.Logger
 	leader atomic.Value // string
 
+	// Why this coordinator can neither lead nor see who does; nil while it can, as far as is known.
+	trouble atomic.Pointer[error]
+
 	candidacy *election // of the goroutine that calls Campaign; nil where there is none
 }
 
@@ -88,4 +91,12 @@ func New(config Config) *Log {
 func (l *Log) Leader() string {
 	address, _ := l.leader.Load().(string) // Always a string.
 	return address
+}
+
+// Trouble is why this coordinator has no part in the election just now: no broker answers, for example. It is nil where nothing is known to be wrong.
+func (l *Log) Trouble() error {
+	if err := l.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
 }

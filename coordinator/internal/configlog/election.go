@@ -14,6 +14,9 @@ import (
 // leaveTimeout is how long leaving the group may take before its session time-out has to do it.
 const leaveTimeout = 2 * time.Second
 
+// sayAgain is how often the log is told of an interruption that lasts.
+const sayAgain = 30 * time.Second
+
 // election is one candidacy: a member of the group, elected while the log's partition is assigned to it. It goes on through lost elections and through brokers that are away: the client joins again under its old name, and nobody
 // has to wait for that member's session time-out. The group reads nothing and commits nothing.
 type election struct {
@@ -27,6 +30,9 @@ type election struct {
 	reason error              // why it isn't won any more
 	failed error              // it can't be won: a right is missing, for example
 	lost   func(reason error) // told when it is won no more; may be nil
+
+	interrupted time.Time // since when the group can't be taken part in; zero while it can
+	said        time.Time // when the log said so last
 }
 
 // runForOffice joins the group. Whoever calls it calls resign.
@@ -38,6 +44,7 @@ func (l *Log) runForOffice() (*election, error) {
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(l.config.SessionTimeout), kgo.RebalanceTimeout(l.config.SessionTimeout), kgo.HeartbeatInterval(l.config.SessionTimeout/3),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) {
+			e.goesOn() // It is called for every generation of the group, also where nothing is assigned.
 			if len(assigned[l.topic]) > 0 {
 				e.set(true, nil)
 			}
@@ -61,13 +68,40 @@ func (l *Log) runForOffice() (*election, error) {
 // OnGroupManageError implements kgo.HookGroupManageError: the partition is lost, and the client joins again.
 func (e *election) OnGroupManageError(err error) {
 	reason := fmt.Errorf("group %q: %w", e.log.group, e.log.explain(err))
-	e.log.log.Warn("the election is interrupted", "group", e.log.group, "cause", e.log.config.Settings.Explain(err))
+	e.stops(err)
 	if hopeless(err) {
 		e.mu.Lock()
 		e.failed = reason
 		e.mu.Unlock()
 	}
 	e.set(false, reason)
+}
+
+// stops notes that the group can't be taken part in, and why. The client tries again several times a second, so the log hears of it once and now and then.
+func (e *election) stops(cause error) {
+	e.log.trouble.Store(&cause)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	switch {
+	case e.interrupted.IsZero():
+		e.interrupted, e.said = now, now
+		e.log.log.Warn("the election is interrupted", "group", e.log.group, "cause", e.log.config.Settings.Explain(cause))
+	case now.Sub(e.said) >= sayAgain:
+		e.said = now
+		e.log.log.Warn("the election is still interrupted", "group", e.log.group, "for", now.Sub(e.interrupted).Round(time.Second), "cause", e.log.config.Settings.Explain(cause))
+	}
+}
+
+// goesOn notes that this coordinator takes part in the group.
+func (e *election) goesOn() {
+	e.log.trouble.Store(nil)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.interrupted.IsZero() {
+		e.log.log.Info("the election goes on", "group", e.log.group, "after", time.Since(e.interrupted).Round(time.Millisecond))
+		e.interrupted = time.Time{}
+	}
 }
 
 // hopeless says that joining again gives the same answer until a person does something. An answer that isn't known here is taken for one, so that somebody is told.

@@ -65,9 +65,15 @@ func failure(code codes.Code, text string, detail *controlv1.ErrorDetail) error 
 	return st.Err()
 }
 
+// notLeading says who leads or, where that is why nobody does, what keeps this coordinator from it.
 func (s *Server) notLeading() error {
-	leader := s.config.Leader()
-	if leader == "" {
+	leader, absent := s.config.Leader(), s.config.Absent()
+	switch {
+	case absent != "" && leader != "": // It may lead yet: perhaps this coordinator alone is cut off.
+		return failure(codes.Unavailable, fmt.Sprintf("%s; the coordinator at %s led when it was heard of last", absent, leader), &controlv1.ErrorDetail{Leader: leader, Hint: "ask that one, and see to what is said here"})
+	case absent != "":
+		return failure(codes.Unavailable, absent, &controlv1.ErrorDetail{Hint: "see to it; the coordinator goes on trying by itself"})
+	case leader == "":
 		return failure(codes.Unavailable, "this coordinator doesn't lead, and no leader is known yet", &controlv1.ErrorDetail{Hint: "ask again in a few seconds"})
 	}
 	return failure(codes.Unavailable, fmt.Sprintf("this coordinator doesn't lead; the coordinator at %s does", leader), &controlv1.ErrorDetail{Leader: leader, Hint: "ask the leader"})

@@ -57,6 +57,8 @@ type Config struct {
 	Cluster, Version, Address string
 	// Leader is the address of another coordinator that leads; empty where none is known.
 	Leader func() string
+	// Absent is why this coordinator neither leads nor knows for sure who does: Kafka can't be reached, for example. Empty where nothing is wrong.
+	Absent func() string
 }
 
 // Server is the Control service. It outlives leaderships.

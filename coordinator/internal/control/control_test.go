@@ -52,6 +52,7 @@ type bed struct {
 	*control.Server
 	core   *loop.Loop
 	leader string
+	absent string
 
 	mu      sync.Mutex
 	answers func(*runnerv1.SessionResponse) (*runnerv1.SessionRequest, error)
@@ -75,7 +76,7 @@ func (b *bed) Probe(_ context.Context, id string) error { return b.refused[id] }
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{leader: "other:1"}
-	b.Server = control.New(control.Config{Cluster: "c", Version: "test", Address: "me:1", Leader: func() string { return b.leader }})
+	b.Server = control.New(control.Config{Cluster: "c", Version: "test", Address: "me:1", Leader: func() string { return b.leader }, Absent: func() string { return b.absent }})
 	return b
 }
 
@@ -119,6 +120,23 @@ func detail(t *testing.T, err error, code codes.Code) *controlv1.ErrorDetail {
 	}
 	t.Fatalf("%v has no detail", err)
 	return nil
+}
+
+// TestWhyNobodyLeadsIsSaid: "ask the leader" is no help where the brokers are away.
+func TestWhyNobodyLeadsIsSaid(t *testing.T) {
+	for _, c := range []struct{ leader, absent, says, not string }{
+		{"", "", "no leader is known", "at "},
+		{"other:1", "", "the coordinator at other:1 does", "Kafka"},
+		{"", "this coordinator can't reach Kafka: no broker answers at k:9092", "can't reach Kafka: no broker answers at k:9092", "doesn't lead"},
+		{"other:1", "this coordinator can't reach Kafka: no broker answers at k:9092", "no broker answers at k:9092; the coordinator at other:1 led", "does"},
+	} {
+		b := newBed(t)
+		b.leader, b.absent = c.leader, c.absent
+		_, err := b.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+		if d := detail(t, err, codes.Unavailable); d.GetLeader() != c.leader || d.GetHint() == "" || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), c.not) {
+			t.Errorf("%q, %q: %v, %v", c.leader, c.absent, err, d)
+		}
+	}
 }
 
 func keys(problems []*pluginv1.Problem) []string {

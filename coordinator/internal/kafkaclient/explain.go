@@ -55,3 +55,12 @@ func (s *Settings) Explain(err error) string {
 	}
 	return fmt.Sprintf("broker at %s: %v", s, err)
 }
+
+// Unreachable says that an error is the lack of an answer: no connection, or none in time.
+func Unreachable(err error) bool {
+	var (
+		firstRead *kgo.ErrFirstReadEOF
+		network   net.Error
+	)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.As(err, &firstRead) || errors.As(err, &network)
+}
