@@ -16,15 +16,15 @@ var configType = Type{
 	OpenPrefixes: []string{"debezium."},
 	Config: []Key{
 		{Name: "path", Type: String, Required: true, Doc: "where"},
-		{Name: "follow", Type: Bool, Default: ptr("true")},
+		{Name: "follow", Type: Bool, Default: Default("true")},
 		{Name: "count", Type: Int, Min: ptr(1.0), Max: ptr(10.0)},
 		{Name: "long", Type: Long},
 		{Name: "ratio", Type: Double},
 		{Name: "list", Type: List, Allowed: []string{"a", "b"}},
-		{Name: "mode", Type: String, Allowed: []string{"fast", "slow"}, Default: ptr("fast")},
+		{Name: "mode", Type: String, Allowed: []string{"fast", "slow"}, Default: Default("fast")},
 		{Name: "password", Type: Password},
-		{Name: "poll", Type: Duration, Default: ptr("250ms"), Min: ptr(1.0), Max: ptr(60_000.0)},
-		{Name: "size", Type: Size, Default: ptr("1KiB"), Max: ptr(1024.0)},
+		{Name: "poll", Type: Duration, Default: Default("250ms"), Min: ptr(1.0), Max: ptr(60_000.0)},
+		{Name: "size", Type: Size, Default: Default("1KiB"), Max: ptr(1024.0)},
 	},
 }
 

@@ -222,7 +222,7 @@ type Key struct {
 	Name     string
 	Type     ValueType
 	Required bool
-	// Default is nil where there is none.
+	// Default is nil where there is none; the function Default makes one.
 	Default     *string
 	Importance  Importance
 	Doc         string
@@ -231,6 +231,9 @@ type Key struct {
 	// Min and Max bound numbers; bytes for Size, milliseconds for Duration. nil is no bound.
 	Min, Max *float64
 }
+
+// Default is for Key.Default: Key{Name: "poll", Type: Duration, Default: Default("250ms")}. The value is written as users write it, whatever its type is.
+func Default(value string) *string { return &value }
 
 // ValidateRequest is a configuration to check.
 type ValidateRequest struct {

@@ -33,27 +33,26 @@ const (
 // Type implements source.Connector.
 func (Connector) Type() source.Type {
 	number := func(n float64) *float64 { return &n }
-	text := func(s string) *string { return &s }
 	return source.Type{
 		Name:    "generator",
 		Summary: "Numbered records of a set size, rate and count, for tests, demonstrations and benchmarks.",
 		Config: []source.Key{
 			{Name: keyTopic, Type: source.String, Required: true, Importance: source.High, Doc: "The topic that the records go to."},
-			{Name: keyRate, Type: source.Double, Default: text("0"), Min: number(0), Max: number(1e9), Importance: source.High,
+			{Name: keyRate, Type: source.Double, Default: source.Default("0"), Min: number(0), Max: number(1e9), Importance: source.High,
 				Doc: "Records a second of each task, each sent when it is due. 0 is as fast as possible."},
-			{Name: keyCount, Type: source.Long, Default: text("0"), Min: number(0), Importance: source.High,
+			{Name: keyCount, Type: source.Long, Default: source.Default("0"), Min: number(0), Importance: source.High,
 				Doc: "How many records each task makes; it stays open after them. 0 is no end."},
-			{Name: keySize, Type: source.Size, Default: text("100B"), Min: number(1), Max: number(4 << 20), Importance: source.Medium,
+			{Name: keySize, Type: source.Size, Default: source.Default("100B"), Min: number(1), Max: number(4 << 20), Importance: source.Medium,
 				Doc: "Bytes of a value. A value is never shorter than its partition and number."},
-			{Name: keyKeySpace, Type: source.Long, Default: text("1000"), Min: number(0), Max: number(maxKeys), Importance: source.Medium,
+			{Name: keyKeySpace, Type: source.Long, Default: source.Default("1000"), Min: number(0), Max: number(maxKeys), Importance: source.Medium,
 				Doc: "How many different keys there are; a key has 8 bytes. 0 is no keys."},
-			{Name: keyPartitions, Type: source.Int, Default: text("1"), Min: number(1), Max: number(10_000), Importance: source.Medium,
+			{Name: keyPartitions, Type: source.Int, Default: source.Default("1"), Min: number(1), Max: number(10_000), Importance: source.Medium,
 				Doc: "How many source partitions there are. They are divided among the tasks, and each task takes its own in turn, a batch from each."},
-			{Name: keyBatchRecords, Type: source.Int, Default: text("1000"), Min: number(1), Max: number(source.MaxBatchRecords), Importance: source.Low,
+			{Name: keyBatchRecords, Type: source.Int, Default: source.Default("1000"), Min: number(1), Max: number(source.MaxBatchRecords), Importance: source.Low,
 				Doc: "The most records in a batch."},
-			{Name: keyTimestamps, Type: source.Bool, Default: text("false"), Importance: source.Low,
+			{Name: keyTimestamps, Type: source.Bool, Default: source.Default("false"), Importance: source.Low,
 				Doc: "Whether a record has the time at which it was made as its timestamp. Otherwise Kafka gets the time of publishing."},
-			{Name: keyHeaders, Type: source.Int, Default: text("0"), Min: number(0), Max: number(100), Importance: source.Low,
+			{Name: keyHeaders, Type: source.Int, Default: source.Default("0"), Min: number(0), Max: number(100), Importance: source.Low,
 				Doc: "How many headers of 8 bytes a record has."},
 		},
 		Example: map[string]string{keyTopic: "numbers", keyCount: "1000"},
