@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
@@ -321,9 +322,21 @@ func TestALeaderThatLosesItsBrokerSaysSo(t *testing.T) {
 	first.awaitLeading(t)
 	second := start(t, bootstrap, nil)
 	second.log.wait(t, "waiting, another coordinator leads: leader="+first.address)
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for members := 0; members < 2; {
+		groups, err := kadm.NewClient(client).DescribeGroups(t.Context(), "c.coordinator")
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = len(groups["c.coordinator"].Members)
+	}
 	cluster.Close()
 	first.log.wait(t, "the leadership is lost")
-	second.log.wait(t, "cause=") // It may have been in the election already, or on its way into it.
+	second.log.wait(t, "cause=")
 	_, err = first.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
 	if d := detail(t, err, codes.Unavailable); d.GetLeader() != "" || !strings.Contains(err.Error(), "can't reach Kafka") || !strings.Contains(err.Error(), bootstrap) {
 		t.Errorf("the leader: %v, %v", err, d)
