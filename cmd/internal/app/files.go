@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -17,6 +19,9 @@ import (
 
 // maxFileBytes bounds a connector file: the limit of a message, so that what can be read can be sent.
 const maxFileBytes = 16 << 20
+
+// maxNameBytes is the longest name of a connector.
+const maxNameBytes = 200
 
 // connectorFile is one connector as a user wrote it down.
 type connectorFile struct {
@@ -154,8 +159,26 @@ func (c *connectorFile) fill(doc *yaml.Node) {
 	} else {
 		c.nested(top, config)
 	}
-	if c.Name == "" {
-		c.problem("name", "missing", "give the connector a name")
+	c.checkName()
+}
+
+// checkName says at once, without a server, what every coordinator would.
+func (c *connectorFile) checkName() {
+	const hint = "1 to 200 bytes of UTF-8 without control characters"
+	switch {
+	case c.Name == "":
+		if !slices.ContainsFunc(c.Problems, func(p *pluginv1.Problem) bool { return p.GetKey() == "name" }) {
+			c.problem("name", "missing", "give the connector a name")
+		}
+	case len(c.Name) > maxNameBytes:
+		c.problem("name", fmt.Sprintf("is %d bytes long", len(c.Name)), hint)
+	case !utf8.ValidString(c.Name):
+		c.problem("name", "is not UTF-8", hint)
+	default:
+		if i := strings.IndexFunc(c.Name, unicode.IsControl); i >= 0 {
+			r, _ := utf8.DecodeRuneInString(c.Name[i:])
+			c.problem("name", fmt.Sprintf("has the control character %q", r), hint)
+		}
 	}
 }
 
