@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +28,7 @@ type electing struct {
 type step struct {
 	before, after uint64
 	err           error
+	state         string // the connector's; empty is RUNNING
 	config        map[string]string
 }
 
@@ -52,7 +55,7 @@ func (e *electing) answer() (*controlv1.Connector, error) {
 	if s.before == 0 || s.err == nil || status.Code(s.err) != codes.Unavailable { // Nobody asks afterwards.
 		e.asked++
 	}
-	return &controlv1.Connector{Name: "a", State: "RUNNING", Config: s.config}, s.err
+	return &controlv1.Connector{Name: "a", State: cmp.Or(s.state, "RUNNING"), Config: s.config}, s.err
 }
 
 func (e *electing) GetConnector(context.Context, *controlv1.GetConnectorRequest) (*controlv1.GetConnectorResponse, error) {
@@ -148,6 +151,28 @@ func TestARepeatedRequestKeepsItsMeaning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			code, stdout, stderr := run(append(tc.args, "--coordinator", serve(t, &electing{steps: tc.steps}))...)
+			if code != tc.code {
+				t.Errorf("exit %d, want %d\n%s%s", code, tc.code, stdout, stderr)
+			}
+		})
+	}
+}
+
+// TestWaitIsNotContentWithAMoment: RUNNING is believed when it lasts.
+func TestWaitIsNotContentWithAMoment(t *testing.T) {
+	file, runs := writeFile(t, "name: a\nconfig: {x: 1}"), step{before: 1, after: 1}
+	failed, retries := step{before: 1, after: 1, state: "FAILED"}, step{before: 1, after: 1, state: "RETRYING"}
+	for name, tc := range map[string]struct {
+		steps []step
+		code  int
+	}{
+		"runs on":      {[]step{runs}, exitDone},
+		"fails":        {[]step{runs, runs, runs, runs, failed}, exitFailed},
+		"runs by fits": {slices.Concat(slices.Repeat([]step{runs, runs, runs, retries}, 5), []step{failed}), exitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, stdout, stderr := run("create", "-f", file, "--wait", "20s", "--coordinator", serve(t, &electing{steps: tc.steps}))
 			if code != tc.code {
 				t.Errorf("exit %d, want %d\n%s%s", code, tc.code, stdout, stderr)
 			}

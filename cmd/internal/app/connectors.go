@@ -22,6 +22,9 @@ import (
 // pollEvery is how often a command that waits looks again.
 const pollEvery = 100 * time.Millisecond
 
+// steadyFor is how long a connector must be seen running before --wait believes it. Errors that come later are the connector's life, not its start.
+const steadyFor = time.Second
+
 func newCreate() *cobra.Command {
 	return fileCommand("create", "Create connectors from files",
 		"  fencepost create -f orders.yaml\n  fencepost create -f connectors/ --wait 30s",
@@ -138,7 +141,7 @@ func fileCommand(use, short, example string, act fileAction) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "YAML or JSON file, folder of them, or - for standard input; may repeat")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long until every task is running")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long until every task is running, and has been for "+steadyFor.String()+" without a break")
 	c.register(cmd)
 	out.register(cmd)
 	return cmd
@@ -158,7 +161,7 @@ func actOn(cmd *cobra.Command, c *client, file *connectorFile, act fileAction, w
 	}
 	result.Outcome, result.Generation = done, connector.GetGeneration()
 	if wait > 0 {
-		return waitForState(cmd, c, file.Name, "RUNNING", wait)
+		return waitRunning(cmd, c, file.Name, wait)
 	}
 	return nil
 }
@@ -173,22 +176,27 @@ func quiet(err error) error {
 	return &exitError{code: code, err: errors.New("")}
 }
 
-// waitForState asks until a connector is in a state, and shows each step on the way. FAILED ends it at once.
-func waitForState(cmd *cobra.Command, c *client, name, want string, limit time.Duration) error {
+// waitRunning asks until a connector has been seen running for a while, and shows each step on the way. FAILED ends it at once. A task can run for a moment and fail at its first record or first question.
+func waitRunning(cmd *cobra.Command, c *client, name string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
-	last := ""
+	last, steady := "", min(steadyFor, limit/2)
+	var since time.Time // when it was first seen running without a break; zero while it isn't
 	for {
 		connector, err := getConnector(ctx, c, name)
 		switch {
 		case ctx.Err() != nil:
-			return fail(exitUnreachable, "%s is not %s after %s; it is %s\nSee 'fencepost describe %s'.", name, want, limit, last, name)
+			return fail(exitUnreachable, "%s has not been RUNNING for %s within %s; it is %s\nSee 'fencepost describe %s'.", name, steady, limit, last, name)
 		case err != nil:
 			return err
-		case connector.GetState() == want:
-			return nil
 		case connector.GetState() == "FAILED":
 			return fail(exitFailed, "%s failed: %s\nSee 'fencepost describe %s'.", name, reasonOf(connector), name)
+		case connector.GetState() != "RUNNING":
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) >= steady:
+			return nil
 		}
 		if now := strings.TrimSpace(connector.GetState() + " " + connector.GetMessage()); now != last {
 			last = now
