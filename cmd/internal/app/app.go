@@ -81,10 +81,33 @@ With a Kafka cluster, run "fencepost coordinator" and "fencepost runner", as man
 		newPause(), newResume(), newStop(), newRestart(),
 		newOffsets(), newPlugins(), newRunners(), newVersion(),
 	)
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		refuseUnknown(cmd)
+	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fail(exitUsage, "%w\nSee '%s --help'.", err, cmd.CommandPath())
 	})
 	return root
+}
+
+// refuseUnknown makes a word that is no subcommand wrong usage; cobra shows the help of a group and calls it a success.
+func refuseUnknown(group *cobra.Command) {
+	var names []string
+	for _, sub := range group.Commands() {
+		refuseUnknown(sub)
+		names = append(names, sub.Name())
+	}
+	if len(names) == 0 || group.Runnable() {
+		return
+	}
+	group.Args = cobra.ArbitraryArgs
+	group.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return fail(exitUsage, "%q is not a command of %s%s; it has: %s\nSee '%s --help'.", args[0], cmd.CommandPath(), nearest(args[0], names), strings.Join(names, ", "), cmd.CommandPath())
+	}
 }
 
 // exactArgs is cobra.ExactArgs with an error that names what is missing.

@@ -162,6 +162,7 @@ func TestWrongUsage(t *testing.T) {
 		{"nonsense"}, {"get", "--nonsense"}, {"get", "a", "b"}, {"describe"}, {"create"}, {"dev", "--once"}, {"runner"}, {"coordinator"},
 		{"dev", "--bootstrap-servers", "x:1", "--data-dir", "y"}, {"runner", "--bootstrap-servers", "x:1", "--label", "novalue"},
 		{"dev", "--kafka-listen", "nonsense"}, {"dev", "--log-level", "loud"},
+		{"coordinator", "--bootstrap-servers", "x:1", "--listen", "127.0.0.1:0", "--lease-ttl", "1ms"},
 	} {
 		code, _, stderr := run(args...)
 		if code != exitUsage || !strings.HasPrefix(stderr, "Error: ") || strings.Contains(stderr, "goroutine") {
@@ -170,10 +171,71 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
+// TestAnUnknownSubcommandIsWrongUsage of every command that has some.
+func TestAnUnknownSubcommandIsWrongUsage(t *testing.T) {
+	groups := 0
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if !c.HasSubCommands() {
+			return
+		}
+		groups++
+		words := append(strings.Fields(c.CommandPath())[1:], "nonsense")
+		if code, stdout, stderr := run(words...); code != exitUsage || stdout != "" || !strings.Contains(stderr, `"nonsense"`) {
+			t.Errorf("%v: exit %d, %q, %q", words, code, stdout, stderr)
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot())
+	if groups < 3 { // fencepost, offsets, completion
+		t.Errorf("%d groups", groups)
+	}
+	if _, _, stderr := run("offsets", "set", "x"); !strings.Contains(stderr, "it has: get") {
+		t.Errorf("the known ones are not named: %q", stderr)
+	}
+	if code, stdout, _ := run("offsets"); code != exitDone || !strings.Contains(stdout, "get") {
+		t.Errorf("a group alone: exit %d, %q", code, stdout)
+	}
+}
+
+func TestATaskThatRunsHasNoError(t *testing.T) {
+	connector := &controlv1.Connector{Name: "a", State: "RUNNING", Created: timestamppb.Now(), Tasks: []*controlv1.TaskInfo{{State: "RUNNING", Error: "the broker was away", CaughtUp: true}}}
+	address := serve(t, &fakeControl{connector: connector})
+	if _, table, _ := run("get", "a", "--coordinator", address); strings.Contains(table, "was away") || !strings.Contains(table, "caught up") {
+		t.Errorf("get:\n%s", table)
+	}
+	if _, text, _ := run("describe", "a", "--coordinator", address); !strings.Contains(text, "the broker was away") {
+		t.Errorf("describe:\n%s", text)
+	}
+}
+
+func TestNoTextActsOnTheTerminal(t *testing.T) {
+	address := serve(t, &fakeControl{connector: &controlv1.Connector{Name: "a\x1b[2J\u202eb\u2066c\u009bd\té", Created: timestamppb.Now()}})
+	for _, command := range []string{"get", "describe"} {
+		_, table, _ := run(command, "a", "--coordinator", address)
+		if want := `a\x1b[2J\u202eb\u2066c\u009bd\té`; !strings.Contains(table, want) {
+			t.Errorf("%s lacks %s:\n%q", command, want, table)
+		}
+	}
+}
+
+// TestADevInMemoryHasTheNameOfItsPort: the next dev there clears away what a killed one left.
+func TestADevInMemoryHasTheNameOfItsPort(t *testing.T) {
+	address := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8780}
+	if got := (&dev{}).runnerName(address); got != "dev-8780" {
+		t.Error(got)
+	}
+	if a, b := (&dev{dataDir: "x"}).runnerName(address), (&dev{dataDir: "y"}).runnerName(address); a == b || a == "dev-8780" {
+		t.Errorf("names of two folders: %s, %s", a, b)
+	}
+}
+
 func TestEveryCommandHasAnExample(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
-		if c.Runnable() && c.Name() != "help" && c.Parent().Name() != "completion" && c.Example == "" {
+		if c.Runnable() && c.Name() != "help" && c.Name() != "completion" && c.Parent().Name() != "completion" && c.Example == "" {
 			t.Errorf("%s has no example", c.CommandPath())
 		}
 		for _, sub := range c.Commands() {

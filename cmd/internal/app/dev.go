@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,7 +109,7 @@ func (d *dev) run(cmd *cobra.Command) error {
 		return fail(exitUsage, "%w", err)
 	}
 	config := runner.Config{
-		Name: d.runnerName(), Coordinators: []string{listener.Addr().String()}, Bootstrap: d.kafka, Kafka: d.file.kafka, CommitsPerSecond: 200,
+		Name: d.runnerName(listener.Addr()), Coordinators: []string{listener.Addr().String()}, Bootstrap: d.kafka, Kafka: d.file.kafka, CommitsPerSecond: 200,
 		Logger: d.logger.Named("runner"), Version: Version,
 	}
 	if err := d.flags.fill(&config); err != nil {
@@ -125,11 +124,12 @@ func (d *dev) run(cmd *cobra.Command) error {
 	return d.runParts(cmd, c, r)
 }
 
-// runnerName is another one for each dev on this host, and the same for each life of a data folder: a runner's name is unique, and kills what an earlier life of it left behind.
-func (d *dev) runnerName() string {
+// runnerName is another one for each dev that runs on this host, and the same for each life of a data folder or, in memory, of a port: a runner's name is unique, and clears away what an earlier life of it left behind.
+func (d *dev) runnerName(control net.Addr) string {
 	dir, err := filepath.Abs(d.dataDir)
 	if d.dataDir == "" || err != nil {
-		return fmt.Sprintf("dev-%d", os.Getpid())
+		_, port, _ := net.SplitHostPort(control.String()) // Always HOST:PORT.
+		return "dev-" + port
 	}
 	sum := sha256.Sum256([]byte(dir))
 	return fmt.Sprintf("dev-%x", sum[:4])

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -60,6 +62,32 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer) *table { return &table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)} }
 
-func (t *table) row(cells ...string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
+// row adds a line. What users and other systems named must not move the cursor, colour the terminal or turn the text around.
+func (t *table) row(cells ...string) {
+	shown := make([]string, len(cells))
+	for i, cell := range cells {
+		shown[i] = printable(cell)
+	}
+	fmt.Fprintln(t.w, strings.Join(shown, "\t"))
+}
+
+// printable writes characters that a terminal acts upon as Go escapes. A line's end stays: describe shows texts of several lines.
+func printable(s string) string {
+	acts := func(r rune) bool {
+		return unicode.IsControl(r) && r != '\n' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
+	}
+	if !strings.ContainsFunc(s, acts) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if acts(r) {
+			b.WriteString(strings.Trim(strconv.QuoteToASCII(string(r)), `"`))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
 
 func (t *table) flush() error { return t.w.Flush() }

@@ -101,11 +101,13 @@ func taskRows(t *table, c *controlv1.Connector) {
 	}
 }
 
+// taskDetail is what to know about a task now. A task that runs has got over its last error, which describe still has.
 func taskDetail(task *controlv1.TaskInfo) string {
+	failing := task.GetError() != "" && task.GetState() != "RUNNING"
 	switch {
-	case task.GetError() != "" && task.GetRetryAt() != nil:
+	case failing && task.GetRetryAt() != nil:
 		return fmt.Sprintf("%s (try %d, next in %s)", task.GetError(), task.GetAttempt(), until(task.GetRetryAt().AsTime()))
-	case task.GetError() != "":
+	case failing:
 		return task.GetError()
 	case len(task.GetNotices()) > 0:
 		return strings.Join(task.GetNotices(), "; ")
