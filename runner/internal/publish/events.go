@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -14,6 +15,9 @@ const (
 	produceCapacity = 1 // can't be 0
 )
 
+// reportWait is how long the error of a commit waits for the delivery report that names its cause.
+const reportWait = time.Second
+
 // events keeps what a client reports outside of any call.
 type events struct {
 	logger hclog.Logger
@@ -23,6 +27,8 @@ type events struct {
 	lastAt time.Time
 	lost   bool     // a broker went away since takeLost
 	failed *Failure // the first failed delivery of the open transaction
+	// named has a value when failed is set, for whoever waits for it.
+	named chan struct{}
 }
 
 func (e *events) log(syslog int, tag, text string) {
@@ -53,7 +59,27 @@ func (e *events) fail(f *Failure) {
 	defer e.mu.Unlock()
 	if e.failed == nil {
 		e.failed = f
+		select {
+		case e.named <- struct{}{}:
+		default: // nobody took the one before
+		}
 	}
+}
+
+// await waits for the first failed delivery: the report of one may come a moment after the commit that it made fail.
+func (e *events) await(ctx context.Context, limit time.Duration) *Failure {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for e.failure() == nil {
+		select {
+		case <-e.named:
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return e.failure()
 }
 
 // since returns the newest error event, where there is one since t.

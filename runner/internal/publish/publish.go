@@ -94,7 +94,7 @@ func New(cfg Config) (*Producer, error) {
 	}
 	p := &Producer{
 		id: cfg.TransactionalID, bootstrap: cfg.Client[keyBootstrap], timeout: timeout, logger: logger,
-		client: client, rk: rk, topics: map[string]*C.rd_kafka_topic_t{}, events: &events{logger: logger}, queue: queue,
+		client: client, rk: rk, topics: map[string]*C.rd_kafka_topic_t{}, events: &events{logger: logger, named: make(chan struct{}, 1)}, queue: queue,
 	}
 	p.destroy = p.destroyClient
 	go queue.run(p.events)
@@ -151,8 +151,12 @@ func (p *Producer) Commit(ctx context.Context) error {
 		p.begun, p.unanswered = time.Time{}, false
 		return nil
 	}
-	if e, ok := errors.AsType[*Error](err); ok && e.retriable() {
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case ok && e.retriable():
 		p.unanswered, e.Unknown = true, true
+	case ok && e.Failure == nil && p.queue.failures:
+		e.Failure = p.events.await(ctx, reportWait)
 	}
 	return err
 }
