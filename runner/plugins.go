@@ -39,14 +39,15 @@ type plugins struct {
 	mu     sync.Mutex
 	found  []Plugin
 	broken []Broken
-	// looked is when the plugin paths were looked at.
-	looked time.Time
+	// looked is when the plugin paths were looked at, replaced has the paths at which another file was found since.
+	looked   time.Time
+	replaced map[string]bool
 	// silent are the names of addresses that haven't answered, each with its reason.
 	silent map[string]string
 }
 
 func newPlugins(host *pluginhost.Host, cfg *Config) *plugins {
-	return &plugins{host: host, cfg: cfg, again: make(chan struct{}, 1), pause: lookPause, silent: map[string]string{}}
+	return &plugins{host: host, cfg: cfg, again: make(chan struct{}, 1), pause: lookPause, replaced: map[string]bool{}, silent: map[string]string{}}
 }
 
 // discover asks every plugin what it is.

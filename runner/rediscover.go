@@ -24,7 +24,7 @@ func (p *plugins) startFile(ctx context.Context, plugin supervisor.Plugin, label
 	proc, err := p.host.Start(ctx, pluginhost.Spec{Path: plugin.Path, SHA256: plugin.Pin, Label: label})
 	if err != nil {
 		if !isStill(plugin.Path, plugin.SHA256) {
-			p.lookAgain()
+			p.lookAgain(plugin.Path)
 		}
 		return nil, err
 	}
@@ -50,14 +50,14 @@ func (p *plugins) identify(ctx context.Context, plugin supervisor.Plugin, proc s
 	is, err := proc.Plugin().Describe(ctx)
 	switch {
 	case err != nil:
-		p.lookAgain()
+		p.lookAgain(plugin.Path)
 		return fmt.Errorf("plugin file %q was replaced, and doesn't say what it is now: %w", plugin.Path, err)
 	case is.Name != was.Name || is.Version != was.Version:
-		p.lookAgain()
+		p.lookAgain(plugin.Path)
 		return fmt.Errorf("plugin file %q was replaced: it was %s %s, and is %s %s now, which isn't run in its place; put %s %s back, or set plugin.version to a version that is there, or leave plugin.version out",
 			plugin.Path, was.Name, was.Version, is.Name, is.Version, was.Name, was.Version)
 	case !reflect.DeepEqual(is.Types, was.Types):
-		p.lookAgain()
+		p.lookAgain(plugin.Path)
 		return fmt.Errorf("plugin file %q was replaced by another build of %s %s, whose connector types differ: it is looked at again before it is run", plugin.Path, was.Name, was.Version)
 	}
 	return nil
@@ -69,37 +69,49 @@ func isStill(path, sha256 string) bool {
 	return err == nil && sum == sha256
 }
 
-// lookAgain asks watch to discover anew. It never waits.
-func (p *plugins) lookAgain() {
+// lookAgain asks watch to discover anew, and to keep an eye on a path from now on: the file that is wanted there may come back without another start. It never waits.
+func (p *plugins) lookAgain(path string) {
+	p.mu.Lock()
+	p.replaced[path] = true
+	p.mu.Unlock()
 	select {
 	case p.again <- struct{}{}:
 	default: // One question is enough.
 	}
 }
 
-// watch looks at the plugin paths again when a start found another file there than expected, or a file that didn't work has changed; and it tries addresses again that didn't answer, since a sidecar may start
-// later than its runner. It calls changed when there is news. One look at a time, and at least a pause between two.
+// watch looks at the plugin paths again when a start found another file there than expected, or when such a file, or one that didn't work, has changed; and it tries addresses again that didn't answer, since a
+// sidecar may start later than its runner. It calls changed when there is news. One look at a time, and at least a pause between two.
 func (p *plugins) watch(ctx context.Context, changed func()) {
-	tick := time.NewTicker(p.pause)
+	tick, look := time.NewTicker(p.pause), time.NewTimer(p.pause)
 	defer tick.Stop()
-	asked := false
+	defer look.Stop()
+	look.Stop() // Until it is asked for.
 	for {
+		news := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.again:
-			asked = true
+			look.Reset(p.untilLook())
+		case <-look.C:
+			news = p.rediscover(ctx)
 		case <-tick.C:
-			news := p.dialSilent(ctx)
-			if asked || p.mended() {
-				asked = false
-				news = p.rediscover(ctx) || news
-			}
-			if news {
-				changed()
+			if news = p.dialSilent(ctx); p.mended() {
+				look.Reset(p.untilLook())
 			}
 		}
+		if news {
+			changed()
+		}
 	}
+}
+
+// untilLook is how long the next look has to wait.
+func (p *plugins) untilLook() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(0, time.Until(p.looked.Add(p.pause)))
 }
 
 // rediscover replaces what is known of files, and says whether it did. A plugin that doesn't answer although its file is the same stays: a machine that is busy for a moment must not end connectors.
@@ -132,9 +144,10 @@ func (p *plugins) rediscover(ctx context.Context) bool {
 	return true
 }
 
-// mended says whether a file that didn't work was changed since it was looked at. One that is still being copied is looked at again until it is whole.
+// mended says whether a file that didn't work, or that took another's place, was changed since it was looked at. One that is still being copied is looked at again until it is whole.
 func (p *plugins) mended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.broken, func(b Broken) bool { return pluginhost.ChangedSince(b.Path, p.looked) })
+	return slices.ContainsFunc(p.broken, func(b Broken) bool { return pluginhost.ChangedSince(b.Path, p.looked) }) ||
+		slices.ContainsFunc(p.found, func(f Plugin) bool { return p.replaced[f.Path] && pluginhost.ChangedSince(f.Path, p.looked) })
 }

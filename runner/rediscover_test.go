@@ -115,6 +115,14 @@ func TestAnotherVersionIsNeverRunInPlaceOfTheOneThatWasFound(t *testing.T) {
 		if err := proc.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		// The one that is wanted comes back: nobody has to start anything.
+		install(t, path, "1.0.0:seq", "")
+		for {
+			await(t, news)
+			if d := only(t, p).Description; d.Version == "1.0.0" && d.Types[0].Name == "seq" {
+				break
+			}
+		}
 	}
 }
 

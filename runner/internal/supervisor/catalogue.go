@@ -54,7 +54,32 @@ func (c *catalogue) find(ref session.PluginRef) (Plugin, source.Type, error) {
 			return p, t, nil
 		}
 	}
-	return Plugin{}, source.Type{}, fmt.Errorf("plugin %s %s with type %q isn't on this runner (any more)%s", ref.Name, ref.Version, ref.Type, sum(ref.SHA256))
+	return Plugin{}, source.Type{}, &missingError{ref: ref, versions: c.versions(ref.Type)}
+}
+
+// versions are those that a connector type is there in, with their plugins.
+func (c *catalogue) versions(typ string) (versions []string) {
+	for _, p := range c.all() {
+		if _, ok := typeOf(p, typ); ok {
+			versions = append(versions, p.Description.Name+" "+p.Description.Version)
+		}
+	}
+	return versions
+}
+
+// missingError says that a plugin isn't here.
+type missingError struct {
+	ref      session.PluginRef
+	versions []string
+}
+
+// Error names what is wanted, and what there is.
+func (e *missingError) Error() string {
+	text := fmt.Sprintf("plugin %s %s with type %q isn't on this runner (any more)%s", e.ref.Name, e.ref.Version, e.ref.Type, sum(e.ref.SHA256))
+	if len(e.versions) > 0 {
+		text += "; there is: " + strings.Join(e.versions, ", ")
+	}
+	return text
 }
 
 func sum(sha256 string) string {

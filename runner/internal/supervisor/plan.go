@@ -38,6 +38,7 @@ type planRun struct {
 	version uint64
 	last    []byte // The task set in force, as bytes to compare.
 	bad     bool   // The last result was an error.
+	said    string // That error.
 	refused *session.TaskSetRefused
 }
 
@@ -177,7 +178,7 @@ func isFinal(err error) bool {
 func (r *planRun) open() error {
 	plugin, typ, err := r.s.cfg.Validator.catalogue.find(r.start.Plugin)
 	if err != nil {
-		return source.Fatalf("%w", err)
+		return err // Its file may come back.
 	}
 	_, rest, problems := settings.Parse(r.start.Config)
 	own, more := settings.Split(rest, typ)
@@ -207,11 +208,14 @@ func (r *planRun) open() error {
 
 var errNoTaskSet = fmt.Errorf("the plugin gave no task set within %s", firstTaskSet)
 
-// report tells the coordinator that the plan has no valid task set.
+// report tells the coordinator that the plan has no valid task set. The same error again is no news.
 func (r *planRun) report(err error, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bad = true
+	if r.bad && r.said == err.Error() && !final {
+		return
+	}
+	r.bad, r.said = true, err.Error()
 	r.s.session.PlanResult(session.PlanResult{Plan: r.start.Plan, Error: err.Error(), Failed: final})
 }
 

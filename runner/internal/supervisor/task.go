@@ -136,7 +136,12 @@ func (r *run) attempt() (f *task.Failure) {
 	}()
 	r.budget.begin()
 	r.status.starting(r.budget)
-	if err := r.ensureProcess(); err != nil {
+	var missing *missingError
+	switch err := r.ensureProcess(); {
+	case errors.As(err, &missing):
+		// It was here when the task was granted, and its file was replaced: the coordinator knows who has it now.
+		return &task.Failure{Class: task.Stop, Cause: task.CausePlugin, Err: err}
+	case err != nil:
 		return &task.Failure{Class: task.Again, Cause: task.CausePlugin, Err: err}
 	}
 	stop := r.killWhenLate()

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestTranscripts replays what a coordinator and the world do to a supervisor, and compares what it does. Each file is one runner's life, in a bubble of its own; times in it are fake.
 //
-// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter (the coordinator's) · end, end-crashed (with the error of its process), panic, report (an attempt's) · crash (a plugin's) · tasks, plan-ends (a plan's) ·
+// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter (the coordinator's) · end, end-crashed (with the error of its process), panic, report (an attempt's) · crash (a plugin's) · plugins (versions of what is found on disk) · tasks, plan-ends (a plan's) ·
 // wait, shutdown (time and the operator's).
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -45,6 +45,7 @@ func TestTranscripts(t *testing.T) {
 // world is everything around a supervisor.
 type world struct {
 	s        *supervisor.Supervisor
+	v        *supervisor.Validator
 	stop     context.CancelFunc
 	ended    chan error
 	over     bool
@@ -63,6 +64,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{ended: make(chan error, 1), running: map[string]*attempt{}, procs: map[string]*process{}, plans: map[string]*planCall{}, fail: map[string]error{}, stubborn: map[string]bool{}}
 	v := supervisor.NewValidator(w.start, checkOverrides, hclog.NewNullLogger())
 	v.SetPlugins([]supervisor.Plugin{{Description: description("1.0.0"), Path: "/p/seq", SHA256: "aa"}, {Description: description("1.1.0"), Path: "/p/seq-new", SHA256: "bb"}})
+	w.v = v
 	var err error
 	w.s, err = supervisor.New(supervisor.Config{Validator: v, RunTask: w.runTask, LoadOffsets: loadOffsets, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -185,6 +187,12 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		a.a.Status(task.Status{Phase: task.Phase(strings.ReplaceAll(arg("phase", "running"), "_", " ")), Records: number(arg("records", "0")), Commits: number(arg("commits", "0")), Waiting: strings.TrimSpace(d.Input)})
 	case "crash":
 		w.proc(connector).crash(errors.New("plugin of " + connector + " ended with exit code 3"))
+	case "plugins":
+		var there []supervisor.Plugin
+		for _, version := range strings.Fields(d.Input) {
+			there = append(there, supervisor.Plugin{Description: description(version), Path: "/p/seq", SHA256: "cc"})
+		}
+		w.v.SetPlugins(there)
 	case "wont-start":
 		w.fail[connector] = errors.New(strings.TrimSpace(d.Input))
 	case "starts":
