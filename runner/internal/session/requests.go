@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
@@ -18,6 +19,8 @@ const maxAsks = 4 * maxLeases
 // answer is what the coordinator said to a question. At most one of the texts is set; none is yes.
 type answer struct {
 	refused, permanent, temporary string
+	// hanging is what a look found.
+	hanging []*runnerv1.HangingPartition
 }
 
 // err turns an answer into what callers see.
@@ -29,8 +32,20 @@ func (a answer) err(what string, l lease.Lease) error {
 		return fmt.Errorf("%s for %s: %w", what, l, &lease.PermanentError{Text: a.permanent})
 	case a.temporary != "":
 		return fmt.Errorf("%s for %s: %s", what, l, a.temporary)
+	case len(a.hanging) == 0:
+		return nil
+	case ownHangs(l, a.hanging):
+		return fmt.Errorf("%s for %s: %w", what, l, &lease.PermanentError{Text: hangingText(a.hanging)})
 	}
-	return nil
+	return fmt.Errorf("%s for %s: %s", what, l, hangingText(a.hanging))
+}
+
+// ownHangs says whether a transaction of the task's own id is among them. A sibling's may be gone soon: it hangs until the sibling's next commit there, which may be under way already, and until then
+// it is the sibling that has to stop.
+func ownHangs(l lease.Lease, hanging []*runnerv1.HangingPartition) bool {
+	return slices.ContainsFunc(hanging, func(h *runnerv1.HangingPartition) bool {
+		return strings.HasSuffix(h.GetTransactionalId(), fmt.Sprintf(".%d", l.Task))
+	})
 }
 
 // PrepareStart asks the leader to fence the task's id, and returns when that is done. See the package for what errors mean: lease.ErrRefused, *lease.PermanentError, or the end of ctx.
@@ -47,7 +62,8 @@ func (s *Session) Confirm(ctx context.Context, l lease.Lease) error {
 	})
 }
 
-// Look asks the leader for hanging transactions of the connector's own ids. One that can't be healed is a *lease.PermanentError that names the partition; any other error may be asked again.
+// Look asks the leader for hanging transactions of the connector's own ids. One of the task's own id is a *lease.PermanentError that names the partition; any other
+// error, also that a sibling's transaction hangs, may be asked again.
 func (s *Session) Look(ctx context.Context, l lease.Lease) error {
 	return s.ask(ctx, "look for hanging transactions", l, func(id uint64) *runnerv1.SessionRequest {
 		return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_Look{Look: &runnerv1.Look{RequestId: id, Lease: leaseToWire(l)}}}

@@ -96,8 +96,8 @@ func TestAnswersToQuestions(t *testing.T) {
 		{"hanging", func(ctx context.Context, s *session.Session) error { return s.Look(ctx, orders) },
 			func(id uint64) *answers {
 				return &answers{Message: &runnerv1.SessionResponse_LookAnswer{LookAnswer: &runnerv1.LookAnswer{RequestId: id, Hanging: []*runnerv1.HangingPartition{
-					{Topic: "orders", Partition: 3, TransactionalId: "fencepost.c.orders.0", Advice: "ask"}}}}}
-			}, false, `partition 3 of topic "orders" is held by a transaction of fencepost.c.orders.0 that never ended: ask`},
+					{Topic: "orders", Partition: 3, TransactionalId: "fencepost.c.orders.1", Advice: "ask"}}}}}
+			}, false, `partition 3 of topic "orders" is held by a transaction of fencepost.c.orders.1 that never ended: ask`},
 		{"replaced topic", func(ctx context.Context, s *session.Session) error {
 			return s.RecordTopics(ctx, orders, []string{"a"}, "o", "00")
 		},
@@ -128,6 +128,22 @@ func TestAnswersToQuestions(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestASiblingsHangMayBeAskedAgain(t *testing.T) {
+	run(t, []string{"c1"}, func(t *bed) {
+		got := make(chan error, 1)
+		go func() { got <- t.session.Look(t.Context(), orders) }()
+		p, _ := t.welcome("c1")
+		l := until(p, true, (*runnerv1.SessionRequest).GetLook)
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_LookAnswer{LookAnswer: &runnerv1.LookAnswer{RequestId: l.GetRequestId(), Hanging: []*runnerv1.HangingPartition{
+			{Topic: "orders", Partition: 3, TransactionalId: "fencepost.c.orders.11", Advice: "ask"}}}}})
+		err := <-got
+		var permanent *lease.PermanentError
+		if err == nil || errors.As(err, &permanent) || !strings.Contains(err.Error(), `partition 3 of topic "orders"`) {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestALookThatFailedMayBeAskedAgain(t *testing.T) {

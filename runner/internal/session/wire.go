@@ -56,7 +56,7 @@ func answerFromWire(m *runnerv1.SessionResponse) (id uint64, a answer, ok bool) 
 		return m.ConfirmAnswer.GetRequestId(), answer{refused: m.ConfirmAnswer.GetRefused()}, true
 	case *runnerv1.SessionResponse_LookAnswer:
 		l := m.LookAnswer
-		return l.GetRequestId(), answer{refused: l.GetRefused(), permanent: hangingText(l.GetHanging()), temporary: l.GetError()}, true
+		return l.GetRequestId(), answer{refused: l.GetRefused(), hanging: l.GetHanging(), temporary: l.GetError()}, true
 	case *runnerv1.SessionResponse_RecordTopicsAnswer:
 		r := m.RecordTopicsAnswer
 		return r.GetRequestId(), answer{refused: r.GetRefused(), permanent: r.GetError()}, true
