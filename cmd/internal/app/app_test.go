@@ -163,6 +163,7 @@ func TestWrongUsage(t *testing.T) {
 		{"dev", "--bootstrap-servers", "x:1", "--data-dir", "y"}, {"runner", "--bootstrap-servers", "x:1", "--label", "novalue"},
 		{"dev", "--kafka-listen", "nonsense"}, {"dev", "--log-level", "loud"},
 		{"coordinator", "--bootstrap-servers", "x:1", "--listen", "127.0.0.1:0", "--lease-ttl", "1ms"},
+		{"coordinator", "--bootstrap-servers", "x:1", "--listen", "127.0.0.1:0", "--session-timeout", "0"},
 	} {
 		code, _, stderr := run(args...)
 		if code != exitUsage || !strings.HasPrefix(stderr, "Error: ") || strings.Contains(stderr, "goroutine") {

@@ -46,7 +46,7 @@ func (c *client) ask(ctx context.Context, do request) (unsure bool, err error) {
 		unsure = unsure || best.lost
 		if first {
 			since = time.Now()
-			c.say("no coordinator leads just now (%s); asking again for up to %v", status.Convert(best.err).Message(), min(c.timeout, electionPatience))
+			c.say("asking again for up to %v, since nobody that answers leads: %s", min(c.timeout, electionPatience), status.Convert(best.err).Message())
 		}
 		select {
 		case <-ctx.Done():

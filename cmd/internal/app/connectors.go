@@ -281,7 +281,8 @@ func nameCommand(use, short, example, done string, act nameAction, doneAlready .
 				connector, last = act(ctx, control, args[0])
 				return last
 			})
-			if err != nil && !(unsure && slices.Contains(doneAlready, status.Code(last))) {
+			ok := err == nil || unsure && slices.Contains(doneAlready, status.Code(last))
+			if !ok {
 				return err
 			}
 			result := outcome{Name: args[0], Outcome: done, Generation: connector.GetGeneration()}

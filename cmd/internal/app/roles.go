@@ -77,8 +77,9 @@ func newCoordinator() *cobra.Command {
 	cmd.Flags().StringSliceVar(&bootstrap, "bootstrap-servers", nil, "Kafka brokers HOST:PORT, separated by commas")
 	cmd.Flags().StringVar(&listen, "listen", defaultCoordinator, "address for runners and tools")
 	cmd.Flags().StringVar(&config.Advertise, "advertise", "", "address under which others reach this coordinator (default: the one it listens on)")
-	cmd.Flags().DurationVar(&config.LeaseTTL, "lease-ttl", 10*time.Second, "how long a runner may be silent before its tasks move, 1s to 5m")
-	cmd.Flags().DurationVar(&config.SessionTimeout, "session-timeout", 6*time.Second, "how long the leader may be silent before another takes over (Kafka's group session timeout)")
+	config.LeaseTTL, config.SessionTimeout = 10*time.Second, 6*time.Second
+	cmd.Flags().Var((*positive)(&config.LeaseTTL), "lease-ttl", "how long a runner may be silent before its tasks move, 1s to 5m")
+	cmd.Flags().Var((*positive)(&config.SessionTimeout), "session-timeout", "how long the leader may be silent before another takes over, 1s to 5m (Kafka's group session timeout)")
 	file.register(cmd)
 	logs.register(cmd)
 	tls.register(cmd)
