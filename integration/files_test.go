@@ -43,7 +43,9 @@ func TestRealInput(t *testing.T) {
 	runner := bed.StartRunner("runner", nil)
 	due := progress(t, bed.Bootstrap, topic, lines, kills)
 	bed.Create(connector, map[string]string{
-		"connector.class": "file", "tasks.max": "2", "paths": filepath.Join(dir, "**/*.go"), "topic": topic, "line.max.bytes": "2MiB",
+		"connector.class": "file", "tasks.max": "2", "topic": topic,
+		"paths": filepath.Join(dir, "**/*.go") + "," + filepath.Join(dir, "**/.*.go"), // as in a shell, * leaves hidden files out
+		"line.max.bytes": "2MiB",
 	})
 
 	var killed []ends
