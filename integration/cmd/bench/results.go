@@ -70,9 +70,9 @@ func percentile(values []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p*float64(len(sorted))))-1)]
 }
 
-// round keeps four figures.
+// round keeps four figures. What is too small for any of the units is the difference of two equal ones.
 func round(v float64) float64 {
-	if v == 0 {
+	if math.Abs(v) < 1e-4 {
 		return 0
 	}
 	scale := math.Pow(10, 3-math.Floor(math.Log10(math.Abs(v))))
