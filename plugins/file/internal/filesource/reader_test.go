@@ -199,14 +199,13 @@ func TestWriterThatStillHoldsARotatedFileIsHeard(t *testing.T) {
 	task.Stop()
 }
 
-func TestHiddenFilesAndLinksToFoldersAreLeftAlone(t *testing.T) {
+func TestHiddenFilesMatchAndLinksToFoldersAreLeftAlone(t *testing.T) {
 	f := newFolder(t, "**/*.log", nil)
 	f.write(".hidden.log", "hidden\n")
 	f.link(".", "loop")
-	f.write("a.log", "1\n")
 	task := f.runner.Start(f.spec)
-	f.want(task, 1, "1")
-	if key := string(f.runner.Committed()[0].Key); key != f.path("a.log") {
+	f.want(task, 1, "hidden")
+	if key := string(f.runner.Committed()[0].Key); key != f.path(".hidden.log") {
 		t.Errorf("the key is %s", key)
 	}
 	task.Stop()

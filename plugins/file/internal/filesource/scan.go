@@ -65,12 +65,12 @@ func expand(globs []string, problems map[string]string) []string {
 			paths = append(paths, glob)
 			continue
 		}
-		// As in a shell, * doesn't match hidden files, and ** doesn't follow links to folders: a link to a folder above would lead round and round.
-		matches, err := doublestar.FilepathGlob(glob, doublestar.WithFailOnIOErrors(), doublestar.WithNoHidden(), doublestar.WithNoFollow())
+		// ** doesn't follow links to folders: one to a folder above would lead round and round. Hidden files match as any other: to leave out what a glob names would be a loss that nobody sees.
+		matches, err := doublestar.FilepathGlob(glob, doublestar.WithFailOnIOErrors(), doublestar.WithNoFollow())
 		if err != nil {
 			// Some folder can't be read: say so, and take what the others give.
 			problems[glob] = plain(err)
-			matches, _ = doublestar.FilepathGlob(glob, doublestar.WithNoHidden(), doublestar.WithNoFollow())
+			matches, _ = doublestar.FilepathGlob(glob, doublestar.WithNoFollow())
 		}
 		paths = append(paths, matches...)
 	}
