@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -72,9 +71,7 @@ func begin(t *testing.T, cl *kgo.Client) {
 }
 
 func TestRealBroker(t *testing.T) {
-	if os.Getenv("FENCEPOST_KAFKA_LIBS") == "" {
-		t.Skip("FENCEPOST_KAFKA_LIBS is not set")
-	}
+	kafka.Need(t)
 	broker, err := kafka.Start(t.Context(), kafka.Options{
 		Dir: t.TempDir(), Fast: true, Users: []kafka.User{{Name: "alice", Password: "right"}}, Properties: map[string]string{"group.min.session.timeout.ms": "1000"},
 	})

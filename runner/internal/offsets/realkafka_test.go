@@ -1,7 +1,6 @@
 package offsets
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -13,9 +12,7 @@ import (
 
 // TestRealKafka has what only a real broker decides. FENCEPOST_KAFKA_LIBS names the folder with Kafka's jars; make test sets it.
 func TestRealKafka(t *testing.T) {
-	if os.Getenv("FENCEPOST_KAFKA_LIBS") == "" {
-		t.Skip("FENCEPOST_KAFKA_LIBS is not set")
-	}
+	broker.Need(t)
 	const user, password = "weak", "weak-secret"
 	kafka, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Fast: true, Users: []broker.User{{Name: user, Password: password}}})
 	if err != nil {

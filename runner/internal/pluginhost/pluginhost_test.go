@@ -351,7 +351,7 @@ func TestCrashDuringARunIsRetriableAndSaysHow(t *testing.T) {
 			spec := Spec{Path: plugin(t, "good"), Label: "connector c"}
 			if connector == "eat" {
 				if raceEnabled {
-					t.Skip("the race detector needs more memory than the limit")
+					t.Skip("the race detector needs more memory than the limit; .ci/gotest runs this case once more without it")
 				}
 				spec.MemoryLimitBytes = 256 << 20
 			}

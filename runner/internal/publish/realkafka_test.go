@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,9 +20,7 @@ const weakUser, weakPassword = "weak", "weak-secret"
 
 func startBroker(t *testing.T) *broker.Broker {
 	t.Helper()
-	if os.Getenv("FENCEPOST_KAFKA_LIBS") == "" {
-		t.Skip("FENCEPOST_KAFKA_LIBS is not set")
-	}
+	broker.Need(t)
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Fast: true, Users: []broker.User{{Name: weakUser, Password: weakPassword}}})
 	if err != nil {
 		t.Fatal(err)
