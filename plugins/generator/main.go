@@ -8,7 +8,7 @@ import (
 )
 
 // version of the plugin; it moves when what the plugin does for its users changes.
-const version = "0.1.0"
+const version = "0.2.0"
 
 func main() {
 	serve.Serve(source.New("generator", version, numbers.Connector{}))

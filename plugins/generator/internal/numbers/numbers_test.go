@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -139,7 +140,7 @@ func TestStoredOffsetThatIsNoneEndsTheTask(t *testing.T) {
 }
 
 func TestValueKeepsItsLengthWhileItsNumberGrows(t *testing.T) {
-	v := newValue(7, 5)
+	v := newValue(7, 5, 0)
 	for _, c := range []struct {
 		n    int64
 		want string
@@ -148,6 +149,44 @@ func TestValueKeepsItsLengthWhileItsNumberGrows(t *testing.T) {
 			t.Errorf("%d: got %s", c.n, got)
 		}
 	}
+}
+
+func TestValuesOfManySizesAreTheSameWheneverTheyAreMade(t *testing.T) {
+	cfg := config(map[string]string{"count": "200", "size": "10", "size.max": "300"})
+	sizes := map[int]bool{}
+	var before []string
+	for range 2 {
+		r := sourcetest.New(t, cfg)
+		values := sourcetest.Values(r.Start(r.Plan(1)[0]).WaitIdle())
+		if before != nil && !slices.Equal(values, before) {
+			t.Error("another value")
+		}
+		before = values
+	}
+	for i, v := range before {
+		if len(v) < 10 || len(v) > 300 || strings.TrimRight(v, ".") != fmt.Sprintf("0:%d", i+1) {
+			t.Fatalf("value %d has %d bytes: %.20s", i+1, len(v), v)
+		}
+		sizes[len(v)] = true
+	}
+	if len(sizes) < 100 {
+		t.Errorf("200 values have %d sizes", len(sizes))
+	}
+}
+
+func TestABurstComesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := sourcetest.New(t, config(map[string]string{"rate": "10", "burst": "2s"}))
+		task := r.Start(r.Plan(1)[0])
+		for _, want := range []int{1, 1, 21, 21, 41} { // 1, 3, 5 s and so on after the first record of a burst
+			synctest.Wait()
+			if n := len(task.Uncommitted()); n != want {
+				t.Errorf("%d records, want %d", n, want)
+			}
+			<-time.After(time.Second)
+		}
+		task.Stop()
+	})
 }
 
 // sink is a RunHost that takes everything and counts.

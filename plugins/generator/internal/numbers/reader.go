@@ -16,6 +16,7 @@ const maxKeys = 100_000_000
 type reader struct {
 	topic      string
 	rate       float64 // records a second; 0 is as fast as possible
+	burst      time.Duration
 	batch      int64
 	timestamps bool
 	keys       int64
@@ -92,10 +93,14 @@ func (r *reader) await(ctx context.Context, out *source.Records) (int64, error) 
 		r.start = time.Now()
 	}
 	for {
-		next := r.start.Add(time.Duration(float64(r.made) / r.rate * float64(time.Second)))
+		next := r.start.Add(r.due(r.made))
 		if now := time.Now(); !now.Before(next) {
+			elapsed := now.Sub(r.start)
+			if r.burst > 0 {
+				elapsed = elapsed.Truncate(r.burst)
+			}
 			// The schedule of the next record decides; how many more are due may be off by one in floating point.
-			return max(1, int64(now.Sub(r.start).Seconds()*r.rate)+1-r.made), nil
+			return max(1, int64(elapsed.Seconds()*r.rate)+1-r.made), nil
 		}
 		// What was made before is committed now, and doesn't wait for the next record.
 		if err := out.Idle(); err != nil {
@@ -109,6 +114,15 @@ func (r *reader) await(ctx context.Context, out *source.Records) (int64, error) 
 			return 0, nil
 		}
 	}
+}
+
+// due is when the record after n others is sent: when it falls due, or with the burst after that.
+func (r *reader) due(n int64) time.Duration {
+	due := time.Duration(float64(n) / r.rate * float64(time.Second))
+	if r.burst > 0 {
+		due = (due + r.burst - 1).Truncate(r.burst)
+	}
+	return due
 }
 
 // add adds n records of p. It allocates nothing per record: this is the source of the benchmarks.
@@ -140,13 +154,18 @@ type value struct {
 	bytes  []byte
 	prefix int
 	size   int
+	// more is how many bytes a value may have beyond size.
+	more uint64
 }
 
-func newValue(partition, size int) value {
+func newValue(partition, size, largest int) value {
 	v := value{bytes: strconv.AppendInt(nil, int64(partition), 10), size: size}
+	if largest > size {
+		v.more = uint64(largest - size)
+	}
 	v.bytes = append(v.bytes, ':')
 	v.prefix = len(v.bytes)
-	for len(v.bytes) < size {
+	for len(v.bytes) < max(size, largest) {
 		v.bytes = append(v.bytes, '.')
 	}
 	return v
@@ -158,7 +177,19 @@ func (v *value) with(n int64) []byte {
 	if end > len(v.bytes) {
 		v.bytes = strconv.AppendInt(v.bytes[:v.prefix], n, 10)
 	}
-	return v.bytes[:max(end, v.size)]
+	size := v.size
+	if v.more > 0 {
+		size += int(scatter(uint64(n)) % (v.more + 1))
+	}
+	return v.bytes[:max(end, size)]
+}
+
+// scatter gives numbers that follow one another values that have nothing to do with one another (the finalizer of splitmix64).
+func scatter(n uint64) uint64 {
+	n += 0x9e3779b97f4a7c15
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return n ^ n>>31
 }
 
 // putDigits writes n, which is below maxKeys, with leading zeros.
