@@ -2397,7 +2397,9 @@ type TaskEnded struct {
 	// It ended cleanly: the plugin is gone, everything is committed or aborted, the producer is closed.
 	Clean bool `protobuf:"varint,2,opt,name=clean,proto3" json:"clean,omitempty"`
 	// Why, for people.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What went wrong is this host's affair (a full disk, a plugin that can't be started here), so that another runner may well do better: where one fits, it is to have the task.
+	Host          bool `protobuf:"varint,4,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2451,6 +2453,13 @@ func (x *TaskEnded) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *TaskEnded) GetHost() bool {
+	if x != nil {
+		return x.Host
+	}
+	return false
 }
 
 // Grant gives a runner a task.
@@ -3612,11 +3621,12 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\anotices\x18\x16 \x03(\tR\anotices\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"k\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x7f\n" +
 	"\tTaskEnded\x120\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.fencepost.runner.v1.LeaseR\x05lease\x12\x14\n" +
 	"\x05clean\x18\x02 \x01(\bR\x05clean\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xbb\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04host\x18\x04 \x01(\bR\x04host\"\xbb\x04\n" +
 	"\x05Grant\x120\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.fencepost.runner.v1.LeaseR\x05lease\x12>\n" +
 	"\x06config\x18\x02 \x03(\v2&.fencepost.runner.v1.Grant.ConfigEntryR\x06config\x12K\n" +
