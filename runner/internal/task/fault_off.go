@@ -2,8 +2,8 @@
 
 package task
 
-// fault marks a crash point of the tests. Without the build tag it is nothing at all.
+// fault marks a point where tests kill or hold a process. Without the build tag it is nothing at all.
 func fault(string) {}
 
-// faultDuring marks a crash point while a call is on its way.
+// faultDuring marks such a point while a call is on its way.
 func faultDuring(_ string, call func() error) error { return call() }

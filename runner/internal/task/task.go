@@ -96,11 +96,13 @@ func (a *attempt) startSteps(ctx context.Context) error {
 	if err := a.initialise(ctx); err != nil {
 		return err
 	}
+	fault("S2")
 	// I3: the lease confirmed, by a question that is asked only now. A runner that slept before it initialised has taken the id back from its successor, and this alone stops it.
 	a.reporter.phase(PhaseConfirming)
 	if err := ask(ctx, func(ctx context.Context) error { return cfg.Coordinator.Confirm(ctx, cfg.Lease) }); err != nil {
 		return err
 	}
+	fault("S3")
 	// I3: no hanging transaction of the connector's own ids where it has written.
 	a.reporter.phase(PhaseLooking)
 	a.pub.BrokerLost() // Whatever was lost until now, this look comes after it.
@@ -112,6 +114,7 @@ func (a *attempt) startSteps(ctx context.Context) error {
 	if err := a.openOffsets(ctx); err != nil {
 		return err
 	}
+	fault("S4")
 	// I3: plugin opened, with what is stored.
 	a.reporter.phase(PhaseOpening)
 	return a.fillOpen()
@@ -130,6 +133,7 @@ func (a *attempt) initialise(ctx context.Context) error {
 		if !a.cfg.Coordinator.Valid(a.cfg.Lease) {
 			return failure(Again, CauseCoordinator, "the lease %s ran out while the start was prepared", a.cfg.Lease)
 		}
+		fault("S1")
 		a.reporter.set(func(s *Status) { s.Phase = PhaseInitialising })
 		try, cancelTry := context.WithTimeout(ctx, initTimeout)
 		err := a.pub.Init(try)
