@@ -94,3 +94,22 @@ func ShortDir(t T) string {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
+
+// OwnCluster starts brokers of one cluster for one test, which may kill them and start them again.
+func OwnCluster(t T, opts kafka.Options) *kafka.Cluster {
+	t.Helper()
+	opts.Dir, opts.Fast = t.TempDir(), true
+	cluster, err := kafka.StartCluster(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cluster.Kill()
+		if t.Failed() {
+			for i, broker := range cluster.Brokers {
+				t.Logf("the log of broker %d ends with:\n%s", i+1, broker.Process().Tail(20))
+			}
+		}
+	})
+	return cluster
+}

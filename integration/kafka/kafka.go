@@ -38,6 +38,8 @@ type Options struct {
 	Heap string
 	// Fast starts quicker and runs slower: right for tests, wrong for benchmarks.
 	Fast bool
+	// Brokers is how many brokers StartCluster starts; 0 is 3. Start starts one, whatever this is.
+	Brokers int
 }
 
 // User is an account of a broker with security.
@@ -53,6 +55,11 @@ type Broker struct {
 	opts    Options
 	libs    string
 	process *process.Process
+	// node is its id, from 1 on, and voters are the controllers of its cluster. A broker that isn't one of them is no controller.
+	node   int
+	voters []string
+	// controller is its own address as one, where it is.
+	controller string
 }
 
 const startTimeout = 60 * time.Second
@@ -63,28 +70,54 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(portsOfOne)
 	if err != nil {
 		return nil, err
 	}
 	if opts.Port != 0 {
 		ports[0] = opts.Port
 	}
-	b := &Broker{opts: opts, libs: libs, Addr: address(ports[0])}
-	b.AdminAddr = b.Addr
-	if len(opts.Users) > 0 {
-		b.AdminAddr = address(ports[1])
-	}
-	if err := b.configure(ctx, ports); err != nil {
+	b := newBroker(opts, libs, 1, ports)
+	b.voters = []string{b.vote()}
+	if err := b.configure(ctx); err != nil {
 		return nil, err
 	}
 	return b, b.Start(ctx)
 }
 
+// portsOfOne is how many ports a broker needs: for clients, for the test, for controllers.
+const portsOfOne = 3
+
+func newBroker(opts Options, libs string, node int, ports []int) *Broker {
+	b := &Broker{opts: opts, libs: libs, node: node, Addr: address(ports[0]), controller: address(ports[2])}
+	b.AdminAddr = b.Addr
+	if len(opts.Users) > 0 {
+		b.AdminAddr = address(ports[1])
+	}
+	return b
+}
+
+// vote is the broker as one of the voters.
+func (b *Broker) vote() string { return fmt.Sprintf("%d@%s", b.node, b.controller) }
+
+func (b *Broker) votes() bool { return slices.Contains(b.voters, b.vote()) }
+
 // Start starts a broker again, with its data and at its address, after Kill or Stop.
 func (b *Broker) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if err := b.launch(); err != nil {
+		return err
+	}
+	if err := b.ready(ctx); err != nil {
+		b.process.Kill()
+		return fmt.Errorf("start the broker: %w; its log ends with:\n%s", err, b.process.Tail(30))
+	}
+	return nil
+}
+
+// launch starts the process and doesn't wait for what it does.
+func (b *Broker) launch() error {
 	p, err := process.Start(process.Spec{
 		Name: "kafka",
 		Path: "java",
@@ -95,10 +128,6 @@ func (b *Broker) Start(ctx context.Context) error {
 		return err
 	}
 	b.process = p
-	if err := b.ready(ctx); err != nil {
-		p.Kill()
-		return fmt.Errorf("start the broker: %w; its log ends with:\n%s", err, p.Tail(30))
-	}
 	return nil
 }
 
@@ -137,11 +166,11 @@ func (b *Broker) java(class string, args ...string) []string {
 }
 
 // configure writes the properties and formats the folder, unless it was formatted before.
-func (b *Broker) configure(ctx context.Context, ports []int) error {
+func (b *Broker) configure(ctx context.Context) error {
 	if err := os.MkdirAll(b.opts.Dir, 0o755); err != nil {
 		return fmt.Errorf("broker folder: %w", err)
 	}
-	props := b.properties(ports)
+	props := b.properties()
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(props)) {
 		fmt.Fprintf(&text, "%s=%s\n", key, props[key])
@@ -171,19 +200,21 @@ func (b *Broker) configure(ctx context.Context, ports []int) error {
 	return nil
 }
 
-func (b *Broker) properties(ports []int) map[string]string {
+func (b *Broker) properties() map[string]string {
+	replicas := strconv.Itoa(min(3, max(1, b.opts.Brokers)))
 	props := map[string]string{
-		"process.roles":                            "broker,controller",
-		"node.id":                                  "1",
-		"controller.quorum.voters":                 "1@" + address(ports[2]),
+		"process.roles":                            "broker",
+		"node.id":                                  strconv.Itoa(b.node),
+		"controller.quorum.voters":                 strings.Join(b.voters, ","),
 		"controller.listener.names":                "CONTROLLER",
-		"listeners":                                "PLAINTEXT://" + b.Addr + ",CONTROLLER://" + address(ports[2]),
+		"listeners":                                "PLAINTEXT://" + b.Addr,
 		"log.dirs":                                 b.path("data"),
 		"num.partitions":                           "1",
 		"offsets.topic.num.partitions":             "5",
-		"offsets.topic.replication.factor":         "1",
+		"offsets.topic.replication.factor":         replicas,
+		"default.replication.factor":               replicas,
 		"transaction.state.log.num.partitions":     "5",
-		"transaction.state.log.replication.factor": "1",
+		"transaction.state.log.replication.factor": replicas,
 		"transaction.state.log.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":         "0",
 		"auto.create.topics.enable":                "false",
@@ -191,15 +222,19 @@ func (b *Broker) properties(ports []int) map[string]string {
 		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 	}
 	if len(b.opts.Users) > 0 {
-		b.secure(props, ports)
+		b.secure(props)
+	}
+	if b.votes() {
+		props["process.roles"] = "broker,controller"
+		props["listeners"] += ",CONTROLLER://" + b.controller
 	}
 	maps.Copy(props, b.opts.Properties)
 	return props
 }
 
 // secure makes the clients' listener ask who one is. The broker's own traffic, and the test's, goes over a listener that doesn't.
-func (b *Broker) secure(props map[string]string, ports []int) {
-	props["listeners"] = "CLIENT://" + b.Addr + ",ADMIN://" + b.AdminAddr + ",CONTROLLER://" + address(ports[2])
+func (b *Broker) secure(props map[string]string) {
+	props["listeners"] = "CLIENT://" + b.Addr + ",ADMIN://" + b.AdminAddr
 	props["inter.broker.listener.name"] = "ADMIN"
 	props["listener.security.protocol.map"] = "CLIENT:SASL_PLAINTEXT,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT"
 	props["sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256"
@@ -214,7 +249,10 @@ func (b *Broker) secure(props map[string]string, ports []int) {
 }
 
 // ready waits for an answer to a real request.
-func (b *Broker) ready(ctx context.Context) error {
+func (b *Broker) ready(ctx context.Context) error { return b.knows(ctx, []int32{int32(b.node)}) } //nolint:gosec // a handful
+
+// knows waits until the broker answers, and names these nodes among those that are there.
+func (b *Broker) knows(ctx context.Context, nodes []int32) error {
 	admin, err := b.Admin()
 	if err != nil {
 		return err
@@ -227,8 +265,10 @@ func (b *Broker) ready(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		brokers, err := admin.ListBrokers(ctx)
-		if err == nil && len(brokers) == 0 {
-			err = errors.New("no broker is registered yet")
+		for _, node := range nodes {
+			if err == nil && !slices.Contains(brokers.NodeIDs(), node) {
+				err = fmt.Errorf("broker %d isn't registered yet", node)
+			}
 		}
 		return struct{}{}, err
 	}

@@ -2,6 +2,8 @@ package kafka_test
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/kafka"
 )
 
@@ -36,6 +39,53 @@ func TestBrokerKeepsItsDataAndAddress(t *testing.T) {
 	topics, err := admin.ListTopics(ctx)
 	if err != nil || !topics.Has("kept") {
 		t.Errorf("topics after a kill and a start: %v, %v", topics.Names(), err)
+	}
+}
+
+// TestAClusterOutlivesOneOfItsBrokers: any one of three, and the one of two that is no controller.
+func TestAClusterOutlivesOneOfItsBrokers(t *testing.T) {
+	for _, n := range []int{2, 3} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			ctx := t.Context()
+			cluster, err := kafka.StartCluster(ctx, kafka.Options{Dir: t.TempDir(), Fast: true, Brokers: n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(cluster.Kill)
+			admin, err := cluster.Brokers[0].Admin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer admin.Close()
+			if _, err := admin.CreateTopic(ctx, 1, -1, nil, "replicated"); err != nil {
+				t.Fatal(err)
+			}
+			there := func(when string) {
+				t.Helper()
+				harness.Wait(t, 30*time.Second, "the topic is there "+when, func(ctx context.Context) error {
+					topics, err := admin.ListTopics(ctx)
+					if err == nil && (!topics.Has("replicated") || len(topics["replicated"].Partitions[0].Replicas) != n) {
+						err = fmt.Errorf("topics %v", topics)
+					}
+					return err
+				})
+			}
+			there("at once")
+			last := cluster.Brokers[n-1]
+			last.Kill()
+			there("while a broker is away")
+			if err := last.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if n == 2 {
+				return
+			}
+			cluster.Kill()
+			if err := cluster.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			there("after all were killed")
+		})
 	}
 }
 
