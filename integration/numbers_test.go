@@ -1,10 +1,7 @@
 package integration
 
 import (
-	"encoding/json"
-	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,31 +60,7 @@ func (n numbers) exact(t *testing.T, bootstrap, offsetsTopic, connector string) 
 	for i := range n.partitions {
 		want.Last[strconv.Itoa(i)] = uint64(n.count / n.partitions)
 	}
-	if err := reader.Exact(t.Context(), bootstrap, generated{}, want); err != nil {
+	if err := reader.Exact(t.Context(), bootstrap, reader.Generated{}, want); err != nil {
 		t.Errorf("not exact:\n%v", err)
 	}
-}
-
-// generated knows the generator's numbers.
-type generated struct{}
-
-func (generated) Place(r *kgo.Record) (reader.Place, error) {
-	partition, number, _ := strings.Cut(strings.TrimRight(string(r.Value), "."), ":")
-	n, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
-		return reader.Place{}, fmt.Errorf("value %q is not PARTITION:NUMBER", r.Value)
-	}
-	return reader.Place{Partition: partition, Number: n}, nil
-}
-
-func (generated) Covered(partition, offset json.RawMessage) (reader.Place, error) {
-	var p struct{ Generator string }
-	var o struct{ N uint64 }
-	if err := json.Unmarshal(partition, &p); err != nil {
-		return reader.Place{}, err
-	}
-	if err := json.Unmarshal(offset, &o); err != nil {
-		return reader.Place{}, err
-	}
-	return reader.Place{Partition: p.Generator, Number: o.N}, nil
 }
