@@ -16,11 +16,20 @@ func file(version string) Plugin {
 	return Plugin{Name: "file", Version: version, SHA256: "s" + version, Types: []string{"file"}}
 }
 
+// wanting makes tasks of the runners that had them last.
+func wanting(previous ...string) []Task {
+	tasks := make([]Task, len(previous))
+	for i, name := range previous {
+		tasks[i].Previous = name
+	}
+	return tasks
+}
+
 var needFile = Need{Type: "file", Plugin: "file", Version: "1.0.0"}
 
 func TestTasksGoToTheLeastLoaded(t *testing.T) {
 	runners := []Runner{runner("a", 3, file("1.0.0")), runner("b", 0, file("1.0.0")), runner("c", 1, file("1.0.0"))}
-	got := Place(needFile, []string{"", "", "", ""}, runners)
+	got := Place(needFile, wanting("", "", "", ""), runners)
 	if diff := cmp.Diff([]string{"b", "b", "c", "b"}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -31,13 +40,13 @@ func TestTasksGoToTheLeastLoaded(t *testing.T) {
 
 func TestTasksStayWhereTheyWereUpToAFairShare(t *testing.T) {
 	runners := []Runner{runner("a", 0, file("1.0.0")), runner("b", 0, file("1.0.0"))}
-	if diff := cmp.Diff([]string{"b", "a", "b", "a"}, Place(needFile, []string{"b", "a", "b", "a"}, runners)); diff != "" {
+	if diff := cmp.Diff([]string{"b", "a", "b", "a"}, Place(needFile, wanting("b", "a", "b", "a"), runners)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"b", "b", "a", "a"}, Place(needFile, []string{"b", "b", "b", "b"}, runners)); diff != "" {
+	if diff := cmp.Diff([]string{"b", "b", "a", "a"}, Place(needFile, wanting("b", "b", "b", "b"), runners)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"a", "b"}, Place(needFile, []string{"gone", "gone"}, runners)); diff != "" {
+	if diff := cmp.Diff([]string{"a", "b"}, Place(needFile, wanting("gone", "gone"), runners)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -62,7 +71,7 @@ func TestOnlyTheExactPluginWithTheLabelsFits(t *testing.T) {
 			`no runner offers connector type "mirror"; runners offer file@1.0.0 (b), file@1.1.0 (a)`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Place(test.need, []string{""}, runners)); diff != "" {
+			if diff := cmp.Diff(test.want, Place(test.need, wanting(""), runners)); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(test.why, Why(test.need, runners)); diff != "" {
@@ -125,8 +134,8 @@ func TestPlacementIsFairAndTheSameEachTime(t *testing.T) {
 			runners = append(runners, runner(name, rapid.IntRange(0, 9).Draw(t, "load"), file("1.0.0")))
 		}
 		previous := rapid.SliceOfN(rapid.SampledFrom(append(names, "", "gone")), 1, 30).Draw(t, "previous")
-		placed := Place(needFile, previous, runners)
-		again := Place(needFile, previous, runners)
+		placed := Place(needFile, wanting(previous...), runners)
+		again := Place(needFile, wanting(previous...), runners)
 		if !slices.Equal(placed, again) {
 			t.Fatal("not the same", placed, again)
 		}

@@ -225,7 +225,8 @@ func (s *State) restartTask(c *connector, task uint32, onlyFailed bool) int {
 		return 0
 	}
 	delete(c.failed, task)
-	delete(c.notBefore, task)
+	delete(c.pauses, task)
+	delete(c.faults, task)
 	if l := c.leases[task]; l != nil {
 		l.free = true
 		s.revoke(l, !failed, "the task is restarted")

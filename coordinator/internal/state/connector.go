@@ -43,16 +43,24 @@ type connector struct {
 	claims   *claims
 
 	// Volatile.
-	statuses  map[uint32]*status
-	failed    map[uint32]string    // tasks that wait for a person without holding a lease, and why
-	notBefore map[uint32]time.Time // tasks that gave their lease back unasked
-	last      map[uint32]string    // the runner that had the task last
-	waits     []wait
-	happened  []Happening
-	round     *round
-	refusal   string    // why the last round was refused for good
-	retry     time.Time // when it is tried again
-	planner   plannerState
+	statuses map[uint32]*status
+	failed   map[uint32]string   // tasks that wait for a person without holding a lease, and why
+	pauses   map[uint32]pause    // tasks that gave their lease back unasked
+	faults   map[uint32][]*fault // of the hosts that tasks were given back from
+	last     map[uint32]string   // the runner that had the task last
+	waits    []wait
+	happened []Happening
+	round    *round
+	refusal  string    // why the last round was refused for good
+	retry    time.Time // when it is tried again
+	planner  plannerState
+}
+
+// pause keeps a task from being granted for a while.
+type pause struct {
+	until time.Time
+	// host says that a host was at fault: another runner gets the task at once.
+	host bool
 }
 
 // wait is an operation that is answered when the connector's tasks can't write any more.
@@ -113,7 +121,7 @@ func (s *State) named(name string) *connector {
 	if c == nil {
 		c = &connector{
 			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, claimed: map[string]*claimRecord{},
-			statuses: map[uint32]*status{}, failed: map[uint32]string{}, notBefore: map[uint32]time.Time{}, last: map[uint32]string{},
+			statuses: map[uint32]*status{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{},
 		}
 		s.connectors[name] = c
 	}
@@ -169,7 +177,8 @@ func (s *State) raise(c *connector) {
 	c.Filled = false
 	s.putConnector(c)
 	clear(c.failed)
-	clear(c.notBefore)
+	clear(c.pauses)
+	clear(c.faults)
 	c.refusal, c.retry = "", time.Time{}
 }
 
@@ -245,7 +254,8 @@ func (s *State) remove(c *connector) {
 	clear(c.statuses)
 	clear(c.last)
 	clear(c.failed)
-	clear(c.notBefore)
+	clear(c.pauses)
+	clear(c.faults)
 }
 
 // sorted gives a map's keys in order: effects are the same for the same events.

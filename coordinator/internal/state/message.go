@@ -207,8 +207,12 @@ func (s *State) taskEnded(r *runner, m *runnerv1.TaskEnded) {
 	c := s.connectors[lease.Connector]
 	if l.State == leaseHeld {
 		s.happen(c, "task %d given back by %s: %s", l.Task, r.name, m.GetReason())
-		c.notBefore[l.Task] = s.now.Add(unaskedWait)
-		s.wakeAt(c.notBefore[l.Task])
+		wait := pause{until: s.now.Add(unaskedWait)}
+		if m.GetHost() {
+			wait = pause{until: s.now.Add(s.blame(c, l.Task, r, m.GetReason())), host: true}
+		}
+		c.pauses[l.Task] = wait
+		s.wakeAt(wait.until)
 	}
 	if m.GetClean() {
 		s.end(c, l)

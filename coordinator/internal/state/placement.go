@@ -31,25 +31,47 @@ func (s *State) takers() []assign.Runner {
 	return takers
 }
 
+// takersFor is takers with what each has of a connector's tasks.
+func (s *State) takersFor(c *connector) []assign.Runner {
+	own := map[string]int{}
+	for _, l := range c.leases {
+		if l.State != leaseLost {
+			own[l.Runner]++
+		}
+	}
+	takers := s.takers()
+	for i := range takers {
+		takers[i].Own = own[takers[i].Name]
+	}
+	return takers
+}
+
 // place grants the tasks that nobody has.
 func (s *State) place(c *connector) {
 	if !c.runs() || !c.Filled || c.Plugin.Name == "" || !c.fenced() {
 		return
 	}
-	var tasks []uint32
-	var previous []string
+	var open []uint32
 	for task := range c.Tasks {
-		if c.leases[task] != nil || c.failed[task] != "" || s.now.Before(c.notBefore[task]) {
-			continue
+		if c.leases[task] == nil && c.failed[task] == "" {
+			open = append(open, task)
 		}
-		tasks = append(tasks, task)
-		previous = append(previous, c.last[task])
 	}
-	if len(tasks) == 0 {
+	if len(open) == 0 {
 		return
 	}
-	for i, name := range assign.Place(c.need(), previous, s.takers()) {
-		delete(c.notBefore, tasks[i])
+	need, takers := c.need(), s.takersFor(c)
+	var tasks []uint32
+	var wants []assign.Task
+	for _, task := range open {
+		want := assign.Task{Previous: c.last[task], Avoid: s.avoided(c, task)}
+		if p := c.pauses[task]; s.now.Before(p.until) && !(p.host && assign.Fits(need, want.Avoid, takers)) {
+			continue
+		}
+		tasks, wants = append(tasks, task), append(wants, want)
+	}
+	for i, name := range assign.Place(need, wants, takers) {
+		delete(c.pauses, tasks[i])
 		s.grant(c, tasks[i], s.runners[name])
 	}
 }
@@ -60,7 +82,7 @@ func (s *State) leastPlans(c *connector) *runner {
 	for i := range takers {
 		takers[i].Load = s.plans[takers[i].Name]
 	}
-	if placed := assign.Place(c.need(), []string{""}, takers); placed != nil {
+	if placed := assign.Place(c.need(), make([]assign.Task, 1), takers); placed != nil {
 		return s.runners[placed[0]]
 	}
 	return nil
@@ -108,7 +130,7 @@ func (s *State) Choose(config map[string]string) (Plugin, SessionID, *Error) {
 	}
 	need := of.need
 	need.Plugin, need.Version = plugin.Name, plugin.Version
-	placed := assign.Place(need, []string{""}, takers)
+	placed := assign.Place(need, make([]assign.Task, 1), takers)
 	if placed == nil {
 		return plugin, 0, &Error{Code: CodeRefused, Text: assign.Why(need, takers)}
 	}

@@ -135,7 +135,7 @@ func (m *chaos) someLease() (*simRunner, Lease) {
 
 func (m *chaos) endSome() {
 	if r, l := m.someLease(); r != nil {
-		m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: l.Wire(), Clean: m.chance("clean", 70)}}})
+		m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: l.Wire(), Clean: m.chance("clean", 70), Host: m.chance("host", 20)}}})
 	}
 }
 

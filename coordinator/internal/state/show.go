@@ -72,6 +72,8 @@ func (s *State) viewTask(c *connector, task uint32) TaskView {
 			v.State, v.Error, v.Cause = taskFailed, c.failed[task], "config"
 		case c.Target == TargetPaused:
 			v.State = taskPaused
+		case s.hostTrouble(c, task) != "":
+			v.Error, v.Cause, v.RetryAt = s.hostTrouble(c, task), "host", c.pauses[task].until
 		}
 		return v
 	}
@@ -144,7 +146,7 @@ func (s *State) sum(c *connector, tasks []TaskView) (state, message string) {
 	count := map[string]int{}
 	for _, t := range tasks {
 		count[t.State]++
-		if message == "" && t.Error != "" && (t.State == taskFailed || t.State == taskRetrying) {
+		if message == "" && t.Error != "" && (t.State == taskFailed || t.State == taskRetrying || t.State == taskUnassigned) {
 			message = fmt.Sprintf("task %d: %s", t.Task, t.Error)
 		}
 	}
@@ -164,7 +166,7 @@ func (s *State) sum(c *connector, tasks []TaskView) (state, message string) {
 	case count[taskFailed]+count[taskRetrying] > 0:
 		return connectorDegraded, message
 	case count[taskRunning] == n:
-		return taskRunning, c.planner.trouble
+		return taskRunning, cmp.Or(c.planner.trouble, assign.Remark(c.need(), s.takers()))
 	}
 	return taskStarting, c.planner.trouble
 }

@@ -195,9 +195,9 @@ func (s *State) tick() {
 			c.retry = time.Time{}
 			s.touch(c)
 		}
-		for task, at := range c.notBefore {
-			if s.due(at) {
-				delete(c.notBefore, task)
+		for task, p := range c.pauses {
+			if s.due(p.until) {
+				delete(c.pauses, task)
 				s.touch(c)
 			}
 		}
@@ -251,8 +251,8 @@ func (s *State) rescan() {
 	for _, c := range s.connectors {
 		next(c.retry)
 		next(c.planner.gone)
-		for _, at := range c.notBefore {
-			next(at)
+		for _, p := range c.pauses {
+			next(p.until)
 		}
 		for _, l := range c.leases {
 			switch l.State {

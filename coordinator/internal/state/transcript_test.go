@@ -18,7 +18,7 @@ import (
 // TestTranscripts replays the stories in testdata. A command is an event, what follows is its effects in order: "log" lines are one transaction, committed before anything else.
 //
 //	takeover                                 a new leader reads the log
-//	runner NAME [process=P] [plugins=(file@1.0.0,…)] [labels=…] [new]
+//	runner NAME [process=P] [plugins=(file@1.0.0,…)] [labels=(zone:x,…)] [new]
 //	                                         opens a session; new: a second process under the name
 //	disconnect NAME                          its session ends
 //	create|apply NAME [key=value …]          connector.class is file unless set
@@ -155,9 +155,12 @@ func (m *sim) cmdRunner(d *datadriven.TestData) []Effect {
 	if d.HasArg("plugins") {
 		r.plugins = strings.FieldsFunc(arg(d, "plugins"), func(c rune) bool { return c == ',' })
 	}
-	if label := arg(d, "labels"); label != "" {
-		key, value, _ := strings.Cut(label, ":")
-		r.labels = map[string]string{key: value}
+	if labels := arg(d, "labels"); labels != "" {
+		r.labels = map[string]string{}
+		for label := range strings.SplitSeq(labels, ",") {
+			key, value, _ := strings.Cut(label, ":")
+			r.labels[key] = value
+		}
 	}
 	if d.HasArg("forgets") {
 		clear(r.held)
@@ -187,7 +190,7 @@ func (m *sim) cmdOp(t *testing.T, d *datadriven.TestData) Op {
 	}
 	config := map[string]string{"connector.class": "file"}
 	for _, a := range d.CmdArgs[1:] {
-		config[a.Key] = strings.Join(a.Vals, ",")
+		config[a.Key] = strings.ReplaceAll(strings.Join(a.Vals, ","), ":", "=")
 	}
 	m.lives++
 	incarnation := fmt.Sprintf("life%d", m.lives)
@@ -307,7 +310,7 @@ func (m *sim) cmdMessage(t *testing.T, d *datadriven.TestData) []Effect {
 		state := runnerv1.TaskState(runnerv1.TaskState_value["TASK_STATE_"+argOr(d, "state", "RUNNING")])
 		msg.Message = &runnerv1.SessionRequest_TaskStatus{TaskStatus: &runnerv1.TaskStatus{Lease: w, Seq: r.seq, State: state, Error: strings.ReplaceAll(arg(d, "error"), "_", " ")}}
 	case "ended":
-		msg.Message = &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: w, Clean: !d.HasArg("unclean"), Reason: argOr(d, "reason", "asked")}}
+		msg.Message = &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: w, Clean: !d.HasArg("unclean"), Host: d.HasArg("host"), Reason: strings.ReplaceAll(argOr(d, "reason", "asked"), "_", " ")}}
 	case "draining":
 		msg.Message = &runnerv1.SessionRequest_Draining{Draining: &runnerv1.Draining{}}
 	case "offer":
