@@ -17,6 +17,8 @@ const (
 	keyPluginSHA256    = "plugin.sha256"
 	keyOffsetsTopic    = "offsets.storage.topic"
 	keyPlacementLabels = "placement.labels"
+	keyPlacementPrefer = "placement.prefer"
+	keyPlacementSpread = "placement.spread"
 )
 
 const (
@@ -51,19 +53,36 @@ func parse(config map[string]string) (settings, []*pluginv1.Problem) {
 		}
 		s.tasksMax = uint32(n)
 	}
-	if text := config[keyPlacementLabels]; text != "" {
-		s.need.Labels = map[string]string{}
-		for pair := range strings.SplitSeq(text, ",") {
-			name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
-			if !ok || name == "" {
-				wrong(keyPlacementLabels, "is %q; it is label=value, several separated by commas", text)
-				break
-			}
-			s.need.Labels[name] = value
+	labels := func(key string) map[string]string {
+		labels, ok := parseLabels(config[key])
+		if !ok {
+			wrong(key, "is %q; it is label=value, several separated by commas", config[key])
 		}
+		return labels
+	}
+	s.need.Labels, s.need.Prefer = labels(keyPlacementLabels), labels(keyPlacementPrefer)
+	s.need.Spread = strings.TrimSpace(config[keyPlacementSpread])
+	if strings.ContainsAny(s.need.Spread, "=,") {
+		wrong(keyPlacementSpread, "is %q; it is the name of one label, without a value", config[keyPlacementSpread])
 	}
 	if size := len(encode(keyConnector, config).Value); size > mostConfigBytes {
 		wrong("", "the configuration takes %d bytes as JSON, the limit is %d", size, mostConfigBytes)
 	}
 	return s, problems
+}
+
+// parseLabels reads label=value, several separated by commas. Empty is none.
+func parseLabels(text string) (labels map[string]string, ok bool) {
+	if text == "" {
+		return nil, true
+	}
+	labels = map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || name == "" {
+			return nil, false
+		}
+		labels[name] = value
+	}
+	return labels, true
 }

@@ -157,6 +157,8 @@ func TestARunnerIsChosenForQuestions(t *testing.T) {
 		"no class":     {map[string]string{}, CodeInvalid, "connector.class is missing: it names the connector type"},
 		"no plugin":    {map[string]string{"connector.class": "mirror"}, CodeRefused, `no runner offers connector type "mirror"; runners offer file@1.0.0 (r)`},
 		"labels":       {map[string]string{"connector.class": "file", "placement.labels": "a=b"}, CodeRefused, `no runner that offers connector type "file" has the wanted labels: r lacks a=b`},
+		"wrong prefer": {map[string]string{"connector.class": "file", "placement.prefer": "a=b,"}, CodeInvalid, `placement.prefer is "a=b,"; it is label=value, several separated by commas`},
+		"wrong spread": {map[string]string{"connector.class": "file", "placement.spread": "a=b"}, CodeInvalid, `placement.spread is "a=b"; it is the name of one label, without a value`},
 		"wrong labels": {map[string]string{"connector.class": "file", "placement.labels": "a"}, CodeInvalid, `placement.labels is "a"; it is label=value, several separated by commas`},
 		"tasks":        {map[string]string{"connector.class": "file", "tasks.max": "10001"}, CodeInvalid, `tasks.max is "10001"; it is a whole number from 1 to 10000`},
 		"large":        {map[string]string{"connector.class": "file", "x": strings.Repeat("x", 300_000)}, CodeInvalid, "the configuration takes 300045 bytes as JSON, the limit is 262144"},

@@ -20,6 +20,8 @@ const (
 	offsetsTopic     = "offsets.storage.topic"
 	transactionTime  = "transaction.timeout.ms"
 	placementLabels  = "placement.labels"
+	placementPrefer  = "placement.prefer"
+	placementSpread  = "placement.spread"
 )
 
 // Keys that the supervisor speaks of: what they are compared with is known there.
@@ -73,6 +75,10 @@ var table = []runtimeKey{
 		func(s *Settings, v string) { s.PluginSHA256 = v }},
 	{source.Key{Name: placementLabels, Type: source.List, Importance: source.Low,
 		Doc: "Labels that a runner must have to get tasks of this connector, as label=value, several separated by commas. The coordinator reads it."}, ignore},
+	{source.Key{Name: placementPrefer, Type: source.List, Importance: source.Low,
+		Doc: "Labels that a runner should have, as label=value, several separated by commas: the tasks go to the runners with the most of them, whatever else those run, and to others where none of those is there. The coordinator reads it."}, ignore},
+	{source.Key{Name: placementSpread, Type: source.String, Importance: source.Low,
+		Doc: "The name of a label, for example zone: the connector's tasks are spread evenly over its values. It comes before placement.prefer, and gives way where the runners of a value are gone. The coordinator reads it."}, ignore},
 	{source.Key{Name: keyConverter, Type: source.String, Default: text(string(ConvertBytes)), Importance: source.Medium,
 		Doc: "How keys become bytes: bytes, string or json, or Kafka Connect's class name for one of them."},
 		func(s *Settings, v string) { s.KeyConverter = Converter(v) }},

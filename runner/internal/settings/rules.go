@@ -123,15 +123,20 @@ func (p *parser) names() {
 
 // labels checks the form of labels for the coordinator, which reads them.
 func (p *parser) labels() {
-	text := p.config[placementLabels]
-	if text == "" {
-		return
-	}
-	for pair := range strings.SplitSeq(text, ",") {
-		if name, _, ok := strings.Cut(strings.TrimSpace(pair), "="); !ok || name == "" {
-			p.problem(placementLabels, fmt.Sprintf("can't be %q", clip(text)), "label=value, several separated by commas")
-			return
+	for _, key := range []string{placementLabels, placementPrefer} {
+		text := p.config[key]
+		if text == "" {
+			continue
 		}
+		for pair := range strings.SplitSeq(text, ",") {
+			if name, _, ok := strings.Cut(strings.TrimSpace(pair), "="); !ok || name == "" {
+				p.problem(key, fmt.Sprintf("can't be %q", clip(text)), "label=value, several separated by commas")
+				break
+			}
+		}
+	}
+	if text := p.config[placementSpread]; strings.ContainsAny(text, "=,") {
+		p.problem(placementSpread, fmt.Sprintf("can't be %q", clip(text)), "the name of one label, without a value")
 	}
 }
 

@@ -43,7 +43,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	got, own, problems := settings.Parse(with("name", "orders", "tasks.max", " 7 ", "plugin.version", "1.4.0", "plugin.sha256", strings.Repeat("a1", 32),
 		"key.converter", "org.apache.kafka.connect.storage.StringConverter", "value.converter", "org.apache.kafka.connect.json.JsonConverter", "value.converter.schemas.enable", "False",
 		"transaction.boundary", "INTERVAL", "transaction.boundary.interval.ms", "200", "transaction.boundary.max.records", "10", "transaction.boundary.max.bytes", "2MB", "transaction.boundary.max.ms", "50",
-		"exactly.once.support", "required", "delivery.guarantee", "exactly-once", "errors.tolerance", "none", "offsets.storage.topic", "my.offsets", "placement.labels", "zone=a, disk=",
+		"exactly.once.support", "required", "delivery.guarantee", "exactly-once", "errors.tolerance", "none", "offsets.storage.topic", "my.offsets", "placement.labels", "zone=a, disk=", "placement.prefer", "disk=ssd", "placement.spread", "zone",
 		"producer.override.compression.type", "lz4", "producer.override.transaction.timeout.ms", "30000"))
 	if len(problems) > 0 || len(own) > 0 {
 		t.Fatal(problems, own)
@@ -98,6 +98,9 @@ func TestEachMistakeNamesItsKey(t *testing.T) {
 		{"label without a value", with("placement.labels", "zone"), "placement.labels"},
 		{"value without a label", with("placement.labels", "zone=a,=b"), "placement.labels"},
 		{"empty label", with("placement.labels", "zone=a,"), "placement.labels"},
+		{"preferred label without a value", with("placement.prefer", "ssd"), "placement.prefer"},
+		{"spread over a value", with("placement.spread", "zone=a"), "placement.spread"},
+		{"spread over two labels", with("placement.spread", "zone,rack"), "placement.spread"},
 		{"sum", with("plugin.sha256", "abc"), "plugin.sha256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
