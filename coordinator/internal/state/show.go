@@ -44,27 +44,41 @@ func (s *State) view(c *connector) ConnectorView {
 		Plugin: c.Plugin, OffsetsTopic: c.offsetsTopic(s.options.Cluster), Topics: slices.Clone(c.topics.Topics), Created: c.Created,
 		Happenings: slices.Clone(c.happened), Planner: c.Planner,
 	}
-	numbers := map[uint32]bool{}
-	for task := range c.Tasks {
-		numbers[task] = true
-	}
-	for task, l := range c.leases {
-		if l.State != leaseLost {
-			numbers[task] = true
-		}
-	}
-	for _, task := range sorted(numbers) {
+	for _, task := range c.numbers() {
 		v.Tasks = append(v.Tasks, s.viewTask(c, task))
 	}
 	v.State, v.Message = s.standing(c, v.Tasks)
 	return v
 }
 
+// numbers are those of the tasks that there are to show: the task set's, and those of an older one that haven't ended.
+func (c *connector) numbers() []uint32 {
+	numbers := make([]uint32, 0, c.Tasks)
+	for task := range c.Tasks {
+		numbers = append(numbers, task)
+	}
+	for task, l := range c.leases {
+		if l.State != leaseLost && task >= c.Tasks {
+			numbers = append(numbers, task)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
 func (s *State) viewTask(c *connector, task uint32) TaskView {
-	v := TaskView{Task: task, State: taskUnassigned, TransactionalID: names.TransactionalID(s.options.Cluster, c.name, task)}
+	v := TaskView{Task: task, TransactionalID: names.TransactionalID(s.options.Cluster, c.name, task)}
 	if task < c.Tasks {
 		v.Claim = clip(c.tasks[task].Claim.String(), 500)
 	}
+	s.stateOf(c, task, &v)
+	v.Rewinds = maps.Clone(v.Rewinds)
+	return v
+}
+
+// stateOf fills in who has a task and what was said of it. The view shares the status's map.
+func (s *State) stateOf(c *connector, task uint32, v *TaskView) {
+	v.State = taskUnassigned
 	l := c.leases[task]
 	if l == nil || l.State == leaseLost {
 		switch {
@@ -75,17 +89,15 @@ func (s *State) viewTask(c *connector, task uint32) TaskView {
 		case s.hostTrouble(c, task) != "":
 			v.Error, v.Cause, v.RetryAt = s.hostTrouble(c, task), "host", c.pauses[task].until
 		}
-		return v
+		return
 	}
 	v.State, v.Runner, v.Epoch = taskStarting, l.Runner, l.Epoch
 	if st := c.statuses[task]; st != nil {
 		v.State, v.RetryAt, v.TaskStatus = st.state, st.retryAt, st.TaskStatus
-		v.Rewinds = maps.Clone(st.Rewinds)
 	}
 	if l.State == leaseRevoked {
 		v.State = taskDraining
 	}
-	return v
 }
 
 // standing sums a connector up in one word, and says why where that isn't the wanted one.
@@ -217,24 +229,18 @@ func (s *State) Runners(now time.Time) []RunnerView {
 	views := map[string]*RunnerView{}
 	for name, r := range s.runners {
 		v := &RunnerView{
-			Name: name, Host: r.host, Version: r.version, Labels: maps.Clone(r.fits.Labels), State: "CONNECTED", Session: r.session, Since: r.since,
+			Name: name, Host: r.host, Version: r.version, Labels: maps.Clone(r.fits.Labels), State: r.standing(), Session: r.session, Since: r.since,
 		}
 		for _, p := range r.fits.Plugins {
 			v.Plugins = append(v.Plugins, p.Name+"@"+p.Version)
 		}
 		slices.Sort(v.Plugins)
-		switch {
-		case r.session == 0:
-			v.State = "LOST"
-		case r.draining:
-			v.State = "DRAINING"
-		}
 		views[name] = v
 	}
 	for name, leases := range s.held {
 		v := views[name]
 		if v == nil {
-			v = &RunnerView{Name: name, State: "LOST"}
+			v = &RunnerView{Name: name, State: runnerLost}
 			views[name] = v
 		}
 		for l := range leases {
@@ -250,6 +256,17 @@ func (s *State) Runners(now time.Time) []RunnerView {
 		list = append(list, *views[name])
 	}
 	return list
+}
+
+// standing is how a runner that this leader has seen is.
+func (r *runner) standing() string {
+	switch {
+	case r.session == 0:
+		return runnerLost
+	case r.draining:
+		return runnerDraining
+	}
+	return runnerConnected
 }
 
 // Plugins lists what runners offer, by name, version and checksum; files that can't run come last.

@@ -24,6 +24,13 @@ const (
 	connectorDeleting = "DELETING"
 )
 
+// States of runners, as users see them.
+const (
+	runnerConnected = "CONNECTED"
+	runnerLost      = "LOST"
+	runnerDraining  = "DRAINING"
+)
+
 // ConnectorView is a connector as users see it. It is a copy: it may be kept and changed.
 type ConnectorView struct {
 	Name   string
