@@ -211,7 +211,7 @@ func (c *child) reap() {
 func (c *child) end() {
 	c.closeStdin()
 	_ = os.RemoveAll(c.socketDir)
-	c.host.disown(c)
+	c.host.buried(c)
 	if c.exit.Class == ExitAsked || c.exit.Class == ExitCode && c.exit.Code == 0 {
 		c.log.Debug("plugin process ended", "class", string(c.exit.Class))
 	} else {

@@ -58,6 +58,7 @@ type Host struct {
 	closed bool
 	// children are the processes that haven't been reaped.
 	children map[*child]struct{}
+	counts   Counts
 }
 
 // errClosed is the answer of a Host after Close.
@@ -87,7 +88,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	folder.sweep()
 	return &Host{
-		cfg: cfg, log: cfg.Logger, folder: folder, ledger: ledger, starter: newStarter(), children: map[*child]struct{}{},
+		cfg: cfg, log: cfg.Logger, folder: folder, ledger: ledger, starter: newStarter(), children: map[*child]struct{}{}, counts: Counts{Exits: map[ExitClass]uint64{}},
 	}, nil
 }
 

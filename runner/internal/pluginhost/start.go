@@ -42,6 +42,12 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Process, error) {
 		return nil, err
 	}
 	defer h.leave()
+	p, err := h.start(ctx, spec)
+	h.count(err)
+	return p, err
+}
+
+func (h *Host) start(ctx context.Context, spec Spec) (*Process, error) {
 	if spec.Label == "" {
 		spec.Label = spec.Path
 	}

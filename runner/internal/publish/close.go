@@ -27,6 +27,9 @@ var leaked atomic.Int32
 // ErrMustExit says that more producers than may be leaked don't close. The process can't free them: it should end, and what it ran goes on elsewhere.
 var ErrMustExit = errors.New("too many Kafka producers of this process don't close: it must be restarted")
 
+// Leaked is how many producers of this process have passed the deadline of their Close and not ended since.
+func Leaked() int { return int(leaked.Load()) }
+
 func roomForProducer() error {
 	if leaked.Load() > maxLeaked {
 		return ErrMustExit
@@ -42,6 +45,9 @@ func (p *Producer) Close(ctx context.Context) error {
 		return nil
 	}
 	p.closed = true
+	p.life.Lock()
+	p.closing = true // From here on Queued doesn't touch the client.
+	p.life.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
 

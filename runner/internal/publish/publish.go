@@ -3,7 +3,7 @@
 // It enforces I1 for what it was handed: a transaction of which librdkafka refused one record can't be committed, and a transaction whose commit got no answer can't be aborted.
 // It never retries a transaction, never reads offsets and never decides what an error means for the task: Classify says it, the task acts on it.
 //
-// Threads: methods of a Producer are called by one goroutine at a time. Each Producer has one goroutine of its own, which drains events and logs from New until Close is done.
+// Threads: methods of a Producer, but for Queued, are called by one goroutine at a time. Each Producer has one goroutine of its own, which drains events and logs from New until Close is done.
 //
 // Where to read next: produce.go and produce.c for the hot path, errors.go for what errors mean, close.go for how a producer ends, config.go for the client's settings.
 // runner/internal/offsets is the only other package that uses librdkafka.
@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
@@ -63,6 +64,10 @@ type Producer struct {
 	// unanswered says that the last Commit ended without an answer.
 	unanswered bool
 	closed     bool
+
+	// life guards closing for Queued, which may be called from anywhere.
+	life    sync.Mutex
+	closing bool
 }
 
 // New makes a producer. It connects to nothing yet: Init does. The caller closes it.
@@ -183,6 +188,16 @@ func (p *Producer) Abort(ctx context.Context) error {
 // BrokerLost says whether a connection to a broker was lost, or couldn't be made, since it was last asked. Where that is so after a commit, Kafka may have left one of its partitions without a marker although
 // Commit returned nil: nothing more is sent before somebody has looked. What happens just as Commit returns may show only the next time.
 func (p *Producer) BrokerLost() bool { return p.events.takeLost() }
+
+// Queued is how many records and requests the client still holds: handed over, and not answered by a broker. It may be called from any goroutine at any time; after Close it is 0.
+func (p *Producer) Queued() int {
+	p.life.Lock()
+	defer p.life.Unlock()
+	if p.closing {
+		return 0
+	}
+	return p.client.Len()
+}
 
 func (p *Producer) usable(op op) error {
 	if p.closed {

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -75,6 +76,9 @@ type Session struct {
 
 	mu   sync.Mutex
 	term uint64
+
+	connected atomic.Bool
+	joined    atomic.Uint64
 }
 
 // New makes a Session. It starts nothing.

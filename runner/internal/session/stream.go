@@ -50,6 +50,7 @@ func (s *Session) serve(ctx context.Context, conn *grpc.ClientConn) error {
 	offer, plans, number := s.box.reopen()
 	st.number = number
 	hello := s.hello(offer, plans)
+	defer s.connected.Store(false)
 	group.Go(st.receive)
 	group.Go(func() error { return st.send(inner, hello) })
 	group.Go(func() error { return st.watch(inner) })
@@ -137,6 +138,8 @@ func (st *stream) welcome(w *runnerv1.Welcome) error {
 	st.heartbeat = milliseconds(w.GetHeartbeatMs())
 	st.s.route.welcomed(w.GetCoordinators())
 	close(st.welcomed)
+	st.s.connected.Store(true)
+	st.s.joined.Add(1)
 	st.s.cfg.Logger.Info("joined the cluster", "cluster", w.GetCluster(), "term", st.s.highest(), "lease_ttl_ms", w.GetLeaseTtlMs())
 	return st.s.cfg.Deliver(&Welcomed{Cluster: w.GetCluster(), LeaseTTL: milliseconds(w.GetLeaseTtlMs())})
 }

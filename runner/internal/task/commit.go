@@ -94,6 +94,7 @@ func (w *writer) committed() {
 	// I5: only now may the source forget.
 	w.in.settled(t.seq, t.owed)
 	records, bytes, dropped, reason := uint64(t.records), uint64(t.bytes), t.dropped, t.reason
+	took := time.Since(w.began)
 	w.reporter.set(func(s *Status) {
 		s.Records += records
 		s.Bytes += bytes
@@ -102,7 +103,9 @@ func (w *writer) committed() {
 		if reason != "" {
 			s.DroppedReason = reason
 		}
-		s.OpenRecords, s.OpenSince = 0, time.Time{}
+		s.OpenRecords, s.OpenBytes, s.OpenSince = 0, 0, time.Time{}
+		s.CommitTime.add(took.Seconds(), &CommitBounds)
+		s.Sizes.add(float64(records), &SizeBounds)
 	})
 	t.reset()
 }

@@ -26,6 +26,8 @@ type inlet struct {
 	// waiting counts what is queued and not yet taken by the writer, arrived the records that were received, or dropped by a rule of the plugin.
 	waiting atomic.Int64
 	arrived atomic.Uint64
+	// batches counts batches.
+	batches atomic.Uint64
 	// glued: no transaction ends after a batch below this number, because that one has a record with the same offset as one before it.
 	glued atomic.Uint64
 	// committed is the last number that is committed.
@@ -144,6 +146,7 @@ func (in *inlet) batch(b *source.Batch) error {
 		in.log.Warn("offset_repeated_after_commit", "batch", b.Seq, "first", joins)
 	}
 	in.arrived.Add(uint64(b.Count))
+	in.batches.Add(1)
 	return in.push(&entry{seq: b.Seq, batch: b, offsets: b.Offsets, records: b.Count, cost: b.Size()})
 }
 
@@ -243,6 +246,13 @@ func (in *inlet) next(ctx context.Context) []*entry {
 			return nil
 		}
 	}
+}
+
+// sample adds what came in to a status.
+func (in *inlet) sample(s *Status) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s.Polled, s.Batches, s.Uncommitted = in.arrived.Load(), in.batches.Load(), in.records
 }
 
 // grant gives credit. It is counted before the plugin can know of it.

@@ -34,9 +34,13 @@ type Status struct {
 	DroppedReason string
 	// CaughtUp: the source had nothing more to give, and all that it gave is committed.
 	CaughtUp bool
-	// OpenRecords are in the open transaction, which began at OpenSince; the zero time is none.
-	OpenRecords uint64
-	OpenSince   time.Time
+	// OpenRecords are in the open transaction, with OpenBytes, which began at OpenSince; the zero time is none.
+	OpenRecords, OpenBytes uint64
+	OpenSince              time.Time
+	// Polled and Batches count what the plugin has sent, records that it dropped by a rule among them. Uncommitted are those of its records that aren't committed now.
+	Polled, Batches, Uncommitted uint64
+	// CommitTime is how long commits took, Sizes how many records transactions had.
+	CommitTime, Sizes Spread
 	// Notices are the plugin's words to people, Metrics its figures. Not changed after the call.
 	Notices []string
 	Metrics []source.Metric
@@ -58,6 +62,8 @@ type reporter struct {
 	// said is what was reported last.
 	said  Status
 	dirty bool
+	// sample, where set, adds figures that are counted elsewhere to what is reported.
+	sample func(*Status)
 }
 
 func newReporter(report func(Status)) *reporter {
@@ -77,6 +83,13 @@ func (r *reporter) set(change func(*Status)) {
 		default:
 		}
 	}
+}
+
+// follow has sample add its figures to every report from here on.
+func (r *reporter) follow(sample func(*Status)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sample = sample
 }
 
 func (r *reporter) phase(p Phase) {
@@ -126,6 +139,9 @@ func (r *reporter) pending() (pending, hurry bool) {
 
 func (r *reporter) flush() {
 	r.mu.Lock()
+	if r.sample != nil {
+		r.sample(&r.status)
+	}
 	s, dirty := r.status, r.dirty
 	r.said, r.dirty = s, false
 	r.mu.Unlock()

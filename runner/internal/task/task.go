@@ -205,6 +205,7 @@ func (a *attempt) stream(parent context.Context) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	in := newInlet(a)
+	a.reporter.follow(in.sample)
 	p, err := newPreparer(a.cfg, in)
 	if err != nil {
 		return err

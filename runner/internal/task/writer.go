@@ -281,8 +281,8 @@ func (w *writer) produce(ctx context.Context, e *entry) error {
 		return failure(Fail, CauseConfig, "a transaction that the source doesn't end has grown to %d records and %d bytes, the limit is %d bytes%s", t.records, t.bytes, maxOpenBytes, w.whyOpen())
 	}
 	fault("X2")
-	open, since := uint64(t.records), t.begun
-	w.reporter.set(func(s *Status) { s.OpenRecords, s.OpenSince = open, since })
+	open, bytes, since := uint64(t.records), uint64(t.bytes), t.begun
+	w.reporter.set(func(s *Status) { s.OpenRecords, s.OpenBytes, s.OpenSince = open, bytes, since })
 	return nil
 }
 
