@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/health"
@@ -27,6 +28,7 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/control"
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
+	"github.com/fencepost-io/fencepost/coordinator/internal/metrics"
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 	"github.com/fencepost-io/fencepost/coordinator/internal/sessions"
 )
@@ -49,6 +51,8 @@ type Config struct {
 	SessionTimeout time.Duration
 	// TLS, where set, is what gRPC is served with.
 	TLS *tls.Config
+	// Metrics, where set, has the coordinator's metrics registered by New. Nil is none, at no cost.
+	Metrics prometheus.Registerer
 	// Logger. Default: none.
 	Logger hclog.Logger
 	// Version is this program's, for people.
@@ -68,6 +72,7 @@ type Coordinator struct {
 	health   *health.Server
 	control  *control.Server
 	sessions *sessions.Server
+	metrics  *metrics.Metrics // nil where none are wanted
 
 	// Closed by Run.
 	client *kgo.Client
@@ -98,6 +103,12 @@ func New(config Config) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{config: config, log: config.Logger, settings: settings, leading: make(chan struct{}), health: health.NewServer()}
+	if config.Metrics != nil {
+		c.metrics = metrics.New(metrics.Config{Cluster: config.Cluster, Version: config.Version})
+		if err := config.Metrics.Register(c.metrics); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
 	if c.client, err = settings.NewClient(); err != nil {
 		return nil, err
 	}

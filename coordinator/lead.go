@@ -126,13 +126,14 @@ func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	core := loop.New(loop.Config{State: st, Logger: c.log.Named("loop")})
-	desk := fence.NewDesk(c.fencer, core.Submit)
-	runners := c.sessions.Lead(core)
+	events := c.metrics.Events(core)
+	desk := fence.NewDesk(c.fencer, events.Submit)
+	runners := c.sessions.Lead(events)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		// Whatever ends the loop ends the leadership, and what it asked for ends after it.
 		defer cancel(nil)
-		err := core.Run(ctx, loop.Shell{Log: leadership, Fencer: desk, Sender: runners})
+		err := core.Run(ctx, c.metrics.Shell(loop.Shell{Log: leadership, Fencer: desk, Sender: runners}))
 		runners.End()
 		return err
 	})
@@ -152,6 +153,7 @@ func (c *Coordinator) lead(ctx context.Context, leadership *configlog.Leadership
 	cause = group.Wait()
 	c.leads.Store(false)
 	c.control.Lead(nil)
+	c.metrics.Lead(nil)
 	c.healthy(false)
 	if lost := leadership.Err(); lost != nil {
 		cause = lost
@@ -167,6 +169,7 @@ func (c *Coordinator) announce(ctx context.Context, core *loop.Loop, leader *con
 	}
 	c.leads.Store(true)
 	c.control.Lead(leader)
+	c.metrics.Lead(core.View)
 	c.healthy(true)
 	c.log.Info("leading", "cluster", c.config.Cluster, "term", term, "address", c.config.Advertise)
 	c.led.Do(func() { close(c.leading) })

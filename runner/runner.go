@@ -15,10 +15,12 @@ import (
 	"os"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
+	"github.com/fencepost-io/fencepost/runner/internal/metrics"
 	"github.com/fencepost-io/fencepost/runner/internal/offsets"
 	"github.com/fencepost-io/fencepost/runner/internal/pluginhost"
 	"github.com/fencepost-io/fencepost/runner/internal/publish"
@@ -52,6 +54,8 @@ type Config struct {
 	TLS *tls.Config
 	// DialOptions are added to those of the connections to coordinators.
 	DialOptions []grpc.DialOption
+	// Metrics, where set, has the runner's metrics registered by Run, and taken out when it ends. Nil is none, at no cost.
+	Metrics prometheus.Registerer
 	// Logger gets the runner's log; nil discards it.
 	Logger hclog.Logger
 	// Version of Fencepost.
@@ -98,6 +102,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := w.connect(); err != nil {
 		return fmt.Errorf("runner %q: %w", r.cfg.Name, err)
 	}
+	if r.cfg.Metrics != nil {
+		w.metrics = metrics.New(metrics.Config{Runner: r.cfg.Name, Version: r.cfg.Version, Session: w.session.Standing, Plugins: host.Counts, LeftBehind: publish.Leaked})
+		if err := r.cfg.Metrics.Register(w.metrics); err != nil {
+			return fmt.Errorf("runner %q: metrics: %w", r.cfg.Name, err)
+		}
+		defer r.cfg.Metrics.Unregister(w.metrics)
+	}
 	w.offer()
 
 	// The session is closed last: what the tasks say at their end still has to leave.
@@ -107,7 +118,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	group.Go(func() error { return w.session.Run(speaking) })
 	group.Go(func() error {
 		defer hush()
-		return w.supervisor.Run(ctx, w.session)
+		return w.supervisor.Run(ctx, w.metrics.Watch(w.session))
 	})
 	group.Go(func() error {
 		w.plugins.watch(ctx, w.offer)
@@ -123,6 +134,7 @@ type wiring struct {
 	validator  *supervisor.Validator
 	supervisor *supervisor.Supervisor
 	session    *session.Session
+	metrics    *metrics.Metrics // nil where none are wanted
 }
 
 // connect makes the parts and ties them together.
@@ -161,6 +173,8 @@ func (w *wiring) offer() {
 // runTask is one attempt of a task.
 func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 	g := a.Grant
+	watch := w.metrics.Attempt(g)
+	defer watch.End()
 	return task.Run(ctx, task.Config{
 		Lease: g.Lease, Cluster: a.Cluster, Settings: a.Settings, Plugin: a.Plugin, Coordinator: w.session, OffsetsTopic: g.OffsetsTopic,
 		Open: source.RunOpen{
@@ -175,6 +189,7 @@ func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 			if err != nil {
 				return nil, err // A nil *Producer would be a Publisher that isn't nil.
 			}
+			watch.Queue(p.Queued)
 			return p, nil
 		},
 		OpenOffsets: func(ctx context.Context) (task.Offsets, string, error) {
@@ -186,7 +201,11 @@ func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 			g.OffsetsTopicID = id
 			return store, id, nil
 		},
-		Status: a.Status, Drain: a.Drain, Shrink: a.Shrink, CommitBudget: w.commits, Logger: a.Logger,
+		Status: func(s task.Status) {
+			watch.Report(s)
+			a.Status(s)
+		},
+		Drain: a.Drain, Shrink: a.Shrink, CommitBudget: w.commits, Logger: a.Logger,
 	})
 }
 

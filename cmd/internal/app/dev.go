@@ -39,6 +39,7 @@ type dev struct {
 	bootstrap   []string
 	cluster     string
 	flags       runnerFlags
+	metrics     metricsFlag
 	file        daemonFile
 	logs        logFlags
 
@@ -71,6 +72,7 @@ With --data-dir the embedded broker keeps its data in a folder and survives a ki
 	cmd.Flags().StringSliceVar(&d.bootstrap, "bootstrap-servers", nil, "use these Kafka brokers instead of the embedded one")
 	cmd.Flags().StringVar(&d.cluster, "cluster", "fencepost", "cluster name: 1 to 40 of [a-z0-9-]")
 	d.flags.register(cmd)
+	d.metrics.register(cmd)
 	d.file.register(cmd)
 	d.logs.register(cmd)
 	_ = cmd.Flags().Set("log-level", "warn")
@@ -83,6 +85,11 @@ func (d *dev) run(cmd *cobra.Command) error {
 	if err := d.check(cmd); err != nil {
 		return err
 	}
+	endpoint, err := d.metrics.open()
+	if err != nil {
+		return err
+	}
+	defer endpoint.close()
 	if len(d.bootstrap) > 0 {
 		d.kafka = strings.Join(d.bootstrap, ",")
 	} else {
@@ -98,7 +105,8 @@ func (d *dev) run(cmd *cobra.Command) error {
 		return err
 	}
 	settings := coordinator.Config{
-		Cluster: d.cluster, Bootstrap: d.kafka, Kafka: securityKeys(d.file.kafka), Listener: listener, LeaseTTL: devLeaseTTL, Logger: d.logger.Named("coordinator"), Version: Version,
+		Cluster: d.cluster, Bootstrap: d.kafka, Kafka: securityKeys(d.file.kafka), Listener: listener, LeaseTTL: devLeaseTTL,
+		Metrics: endpoint.registerer(), Logger: d.logger.Named("coordinator"), Version: Version,
 	}
 	if d.broker != nil {
 		settings.SessionTimeout = devSessionTimeout
@@ -110,7 +118,7 @@ func (d *dev) run(cmd *cobra.Command) error {
 	}
 	config := runner.Config{
 		Name: d.runnerName(listener.Addr()), Coordinators: []string{listener.Addr().String()}, Bootstrap: d.kafka, Kafka: d.file.kafka, CommitsPerSecond: 200,
-		Logger: d.logger.Named("runner"), Version: Version,
+		Metrics: endpoint.registerer(), Logger: d.logger.Named("runner"), Version: Version,
 	}
 	if err := d.flags.fill(&config); err != nil {
 		return err
@@ -121,7 +129,10 @@ func (d *dev) run(cmd *cobra.Command) error {
 		return fail(exitUsage, "%w", err)
 	}
 	d.control = &client{addresses: []string{listener.Addr().String()}, timeout: devStartTimeout}
-	return d.runParts(cmd, c, r)
+	return endpoint.beside(cmd.Context(), d.logger, func(ctx context.Context) error {
+		cmd.SetContext(ctx)
+		return d.runParts(cmd, c, r)
+	})
 }
 
 // runnerName is another one for each dev that runs on this host, and the same for each life of a data folder or, in memory, of a port: a runner's name is unique, and clears away what an earlier life of it left behind.

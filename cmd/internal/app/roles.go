@@ -40,6 +40,7 @@ func newCoordinator() *cobra.Command {
 		logs      logFlags
 		tls       tlsFiles
 		listen    string
+		metrics   metricsFlag
 		bootstrap []string
 	)
 	cmd := &cobra.Command{
@@ -59,18 +60,23 @@ func newCoordinator() *cobra.Command {
 			if config.TLS, err = tls.config(); err != nil {
 				return err
 			}
+			endpoint, err := metrics.open()
+			if err != nil {
+				return err
+			}
+			defer endpoint.close()
 			listener, err := net.Listen("tcp", listen)
 			if err != nil {
 				return fail(exitUsage, "--listen: %w", err)
 			}
-			config.Listener, config.Logger, config.Version = listener, logger, Version
+			config.Listener, config.Logger, config.Version, config.Metrics = listener, logger, Version, endpoint.registerer()
 			config.Bootstrap, config.Kafka = strings.Join(bootstrap, ","), file.kafka
 			c, err := coordinator.New(config)
 			if err != nil {
 				_ = listener.Close()
 				return fail(exitUsage, "%w", err)
 			}
-			return daemonResult(c.Run(cmd.Context()))
+			return daemonResult(endpoint.beside(cmd.Context(), logger, c.Run))
 		},
 	}
 	cmd.Flags().StringVar(&config.Cluster, "cluster", "fencepost", "cluster name: 1 to 40 of [a-z0-9-]")
@@ -80,6 +86,7 @@ func newCoordinator() *cobra.Command {
 	config.LeaseTTL, config.SessionTimeout = 10*time.Second, 6*time.Second
 	cmd.Flags().Var((*positive)(&config.LeaseTTL), "lease-ttl", "how long a runner may be silent before its tasks move, 1s to 5m")
 	cmd.Flags().Var((*positive)(&config.SessionTimeout), "session-timeout", "how long the leader may be silent before another takes over, 1s to 5m (Kafka's group session timeout)")
+	metrics.register(cmd)
 	file.register(cmd)
 	logs.register(cmd)
 	tls.register(cmd)
@@ -132,6 +139,7 @@ func newRunner() *cobra.Command {
 		logs      logFlags
 		tls       tlsFiles
 		labels    []string
+		metrics   metricsFlag
 		bootstrap []string
 	)
 	cmd := &cobra.Command{
@@ -158,11 +166,17 @@ func newRunner() *cobra.Command {
 				return err
 			}
 			config.Bootstrap, config.Kafka, config.Version = strings.Join(bootstrap, ","), file.kafka, Version
+			endpoint, err := metrics.open()
+			if err != nil {
+				return err
+			}
+			defer endpoint.close()
+			config.Metrics = endpoint.registerer()
 			r, err := runner.New(config)
 			if err != nil {
 				return fail(exitUsage, "%w", err)
 			}
-			return daemonResult(r.Run(cmd.Context()))
+			return daemonResult(endpoint.beside(cmd.Context(), config.Logger, r.Run))
 		},
 	}
 	host, _ := os.Hostname()
@@ -173,6 +187,7 @@ func newRunner() *cobra.Command {
 	cmd.Flags().StringVar(&config.SocketDir, "socket-dir", "", "folder for the plugins' sockets (default: a new private one)")
 	cmd.Flags().IntVar(&config.CommitsPerSecond, "commits-per-second", 200, "budget of commits of all adaptive tasks together")
 	flags.register(cmd)
+	metrics.register(cmd)
 	file.register(cmd)
 	logs.register(cmd)
 	tls.register(cmd)
