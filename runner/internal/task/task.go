@@ -35,6 +35,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return &Failure{Class: Fail, Cause: CauseBug, Err: err}
 	}
+	breakRule(&cfg)
 	a := &attempt{cfg: &cfg, reporter: newReporter(cfg.Status)}
 	var reporting sync.WaitGroup
 	done := make(chan struct{})
