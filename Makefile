@@ -27,7 +27,7 @@ LDFLAGS := -X $(APP).Version=$(VERSION) -X $(APP).Commit=$(COMMIT) -X $(APP).Bui
 # What a binary is made of. The log of HEAD makes a new commit show in `fencepost version`.
 GO_FILES := $(shell find cmd coordinator runner sdk plugins proto -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum Makefile $(wildcard .git/logs/HEAD)
 
-.PHONY: help run test test-short build generate generated lint fmt bench kafka
+.PHONY: help run test test-short build generate generated lint fmt bench kafka soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
@@ -67,6 +67,9 @@ fmt: $(BUF_STAMP) $(GOLANGCI) ## format protos and Go
 
 bench: build $(KAFKA_LIBS) ## the figures, into bin/bench/results.json
 	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/bench
+
+soak: build $(KAFKA_LIBS) ## faults at random for MINUTES (3) from SEED, the verdict last; SCHEDULE=file repeats, SHRINK=1 shortens
+	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/soak -minutes $(or $(MINUTES),3) -seed $(or $(SEED),0) $(if $(SCHEDULE),-schedule $(SCHEDULE)) $(if $(SHRINK),-shrink) $(if $(KINDS),-kinds $(KINDS))
 
 kafka: $(KAFKA_LIBS) ## one Apache Kafka broker in the foreground on KAFKA_PORT, with TOPICS="a b"
 	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) go run ./integration/cmd/kafka -port $(or $(KAFKA_PORT),9092) -data bin/kafka-data -topics "$(TOPICS)"
