@@ -22,7 +22,7 @@ type session struct {
 	id         state.SessionID
 	leadership *Leadership
 	stream     grpc.BidiStreamingServer[runnerv1.SessionRequest, runnerv1.SessionResponse]
-	queue      chan *runnerv1.SessionResponse
+	queue      *mail
 	heard      chan struct{} // one token: something came
 	term       atomic.Uint64 // of the last message sent
 	silence    atomic.Int64  // nanoseconds; set by Welcome
@@ -35,7 +35,7 @@ type session struct {
 
 func newSession(l *Leadership, stream grpc.BidiStreamingServer[runnerv1.SessionRequest, runnerv1.SessionResponse]) *session {
 	s := &session{
-		id: l.server.nextID(), leadership: l, stream: stream, queue: make(chan *runnerv1.SessionResponse, l.server.config.Queue), heard: make(chan struct{}, 1), closed: make(chan struct{}),
+		id: l.server.nextID(), leadership: l, stream: stream, queue: newMail(l.server.config.Queue), heard: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	s.silence.Store(int64(l.server.config.HelloTimeout))
 	s.runner.Store("")
@@ -61,10 +61,8 @@ func (s *session) send(m *runnerv1.SessionResponse) {
 		s.silence.Store(int64(silentHeartbeats * time.Duration(w.GetHeartbeatMs()) * time.Millisecond))
 	}
 	s.term.Store(m.GetTerm())
-	select {
-	case s.queue <- m:
-	default:
-		s.close(nil, errSlow(cap(s.queue)))
+	if !s.queue.put(m) {
+		s.close(nil, errSlow(s.queue.limit))
 	}
 }
 
@@ -190,9 +188,9 @@ func (s *session) hear() {
 func (s *session) write() error {
 	for {
 		select {
-		case m := <-s.queue:
-			if err := s.stream.Send(m); err != nil {
-				return ended(err)
+		case <-s.queue.wake:
+			if err := s.deliver(); err != nil {
+				return err
 			}
 		case <-s.stream.Context().Done():
 			return ended(s.stream.Context().Err())
@@ -202,21 +200,22 @@ func (s *session) write() error {
 	}
 }
 
-func (s *session) flush() error {
-	for {
-		select {
-		case m := <-s.queue:
-			if err := s.stream.Send(m); err != nil {
-				return ended(err)
-			}
-		default:
-			if s.last == nil {
-				return nil
-			}
-			s.last.Term = s.term.Load()
-			return ended(s.stream.Send(s.last))
+// deliver sends what waits.
+func (s *session) deliver() error {
+	for _, m := range s.queue.take() {
+		if err := s.stream.Send(m); err != nil {
+			return ended(err)
 		}
 	}
+	return nil
+}
+
+func (s *session) flush() error {
+	if err := s.deliver(); err != nil || s.last == nil {
+		return err
+	}
+	s.last.Term = s.term.Load()
+	return ended(s.stream.Send(s.last))
 }
 
 // ended reads the end of a stream: a runner that closed it, or went away, did nothing wrong.

@@ -39,7 +39,7 @@ type Core interface {
 type Config struct {
 	// Leader is the address of another coordinator that leads, to send runners to; empty where none is known.
 	Leader func() string
-	// Queue is how many messages may wait for one runner. Default 256: a grant for each of some hundred tasks at once.
+	// Queue is how many messages may wait for one runner. Default 50,000: several for each lease that a runner may hold, since one step may grant or revoke them all.
 	Queue int
 	// MaxSessions is how many streams there may be. Default 1,000.
 	MaxSessions int
@@ -64,7 +64,7 @@ type Server struct {
 
 // New makes a Server.
 func New(config Config) *Server {
-	config.Queue = cmp.Or(config.Queue, 256)
+	config.Queue = cmp.Or(config.Queue, 50_000)
 	config.MaxSessions = cmp.Or(config.MaxSessions, 1000)
 	config.HelloTimeout = cmp.Or(config.HelloTimeout, 15*time.Second)
 	if config.Logger == nil {

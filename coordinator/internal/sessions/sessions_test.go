@@ -244,6 +244,25 @@ func TestARunnerThatReadsNothingLosesItsSession(t *testing.T) {
 	}
 }
 
+func TestOneStepMayGrantEveryLeaseOfARunner(t *testing.T) {
+	b := newBed(t, sessions.Config{})
+	defer b.stop()
+	l := b.Lead(b.core)
+	defer l.End()
+	s := b.dial(t)
+	send(t, s, hello("r"))
+	id := b.opened(t, l, s, time.Hour)
+	const leases = 10_000
+	for task := range uint32(leases) {
+		l.Send(state.Send{Session: id, Message: &runnerv1.SessionResponse{Term: 4, Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{Lease: &runnerv1.Lease{Task: task}}}}})
+	}
+	for task := range uint32(leases) {
+		if m, err := s.Recv(); err != nil || m.GetGrant().GetLease().GetTask() != task {
+			t.Fatalf("message %d: %v, %v", task, m, err)
+		}
+	}
+}
+
 func TestBrokenBeginningsAreRefused(t *testing.T) {
 	b := newBed(t, sessions.Config{MaxSessions: 1})
 	defer b.stop()
