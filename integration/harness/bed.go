@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fencepost-io/fencepost/integration/process"
@@ -36,7 +37,7 @@ type Bed struct {
 	Plugins string
 	// Fencepost is the binary.
 	Fencepost string
-	// Coordinator is the address of the last coordinator that was started.
+	// Coordinator is the address of the last coordinator that was started, or those of several, separated by commas: runners and commands are told all of them, and Control asks the one that leads.
 	Coordinator string
 
 	dir, tmp  string
@@ -121,6 +122,26 @@ func (b *Bed) LaunchCoordinator(args ...string) *process.Process {
 	b.T.Helper()
 	b.Coordinator = FreeAddress(b.T)
 	return b.Start("coordinator", nil, append([]string{"coordinator", "--cluster", b.Cluster, "--bootstrap-servers", b.Bootstrap, "--listen", b.Coordinator}, args...)...)
+}
+
+// AddCoordinator starts one more coordinator, which waits until it is elected, and returns its address. From now on all are told of both; runners that were started before know only what the leader told them.
+func (b *Bed) AddCoordinator(args ...string) (*process.Process, string) {
+	b.T.Helper()
+	before := b.Coordinator
+	p := b.LaunchCoordinator(args...)
+	added := b.Coordinator
+	b.Coordinator = before + "," + added
+	Wait(b.T, StartTimeout, "the coordinator serves", func(ctx context.Context) error {
+		_, err := b.At(added).GetCluster(ctx, &controlv1.GetClusterRequest{})
+		return err
+	})
+	return p, added
+}
+
+// RestartCoordinator starts a coordinator again at an address, and doesn't wait.
+func (b *Bed) RestartCoordinator(address string, args ...string) *process.Process {
+	b.T.Helper()
+	return b.Start("coordinator", nil, append([]string{"coordinator", "--cluster", b.Cluster, "--bootstrap-servers", b.Bootstrap, "--listen", address}, args...)...)
 }
 
 // StartRunner starts a runner and waits until the leader knows it.
@@ -236,17 +257,50 @@ func (b *Bed) Explain(name string) {
 	})
 }
 
-// Control is a client of the last coordinator that was started.
+// Control is a client of the bed's coordinator; where there are several, of the one that leads now, or of the first where none does.
 func (b *Bed) Control() controlv1.ControlClient {
 	b.T.Helper()
-	conn := b.conns[b.Coordinator]
+	all := strings.Split(b.Coordinator, ",")
+	if len(all) > 1 {
+		if leader := b.Leader(b.T.Context()); leader != "" {
+			return b.At(leader)
+		}
+	}
+	return b.At(all[0])
+}
+
+// Leader is the address of the coordinator that says that it leads; empty where none does. Where several say so, one of them has lost the lead and doesn't know it: the one with the highest term is meant.
+func (b *Bed) Leader(ctx context.Context) string {
+	b.T.Helper()
+	var leader string
+	var term uint64
+	for _, address := range strings.Split(b.Coordinator, ",") {
+		asked, cancel := context.WithTimeout(ctx, leaderTimeout)
+		cluster, err := b.At(address).GetCluster(asked, &controlv1.GetClusterRequest{})
+		cancel()
+		if err == nil && cluster.GetLeading() && (leader == "" || cluster.GetTerm() > term) {
+			leader, term = address, cluster.GetTerm()
+		}
+	}
+	return leader
+}
+
+// leaderTimeout is how long a coordinator may take to say whether it leads; one that is stopped says nothing.
+const leaderTimeout = 500 * time.Millisecond
+
+// At is a client of one coordinator.
+func (b *Bed) At(address string) controlv1.ControlClient {
+	b.T.Helper()
+	conn := b.conns[address]
 	if conn == nil {
+		// A coordinator that was killed is to be found again soon after it is back.
+		redial := grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond}, MinConnectTimeout: time.Second})
 		var err error
-		if conn, err = grpc.NewClient(b.Coordinator, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		if conn, err = grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), redial); err != nil {
 			b.T.Fatal(err)
 		}
 		b.T.Cleanup(func() { conn.Close() })
-		b.conns[b.Coordinator] = conn
+		b.conns[address] = conn
 	}
 	return controlv1.NewControlClient(conn)
 }

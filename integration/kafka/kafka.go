@@ -38,6 +38,8 @@ type Options struct {
 	Heap string
 	// Fast starts quicker and runs slower: right for tests, wrong for benchmarks.
 	Fast bool
+	// Links are addresses HOST:PORT of proxies that a test can cut. Each has a listener of its own, which tells clients to come by that address and no other: see Broker.Behind. Not together with Users or StartCluster.
+	Links []string
 	// Brokers is how many brokers StartCluster starts; 0 is 3. Start starts one, whatever this is.
 	Brokers int
 }
@@ -60,7 +62,12 @@ type Broker struct {
 	voters []string
 	// controller is its own address as one, where it is.
 	controller string
+	// behind are the addresses of the listeners for Options.Links.
+	behind []string
 }
+
+// Behind is where the proxy of Options.Links[i] has to lead to.
+func (b *Broker) Behind(i int) string { return b.behind[i] }
 
 const startTimeout = 60 * time.Second
 
@@ -70,7 +77,7 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(portsOfOne)
+	ports, err := freePorts(portsOfOne + len(opts.Links))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +85,9 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 		ports[0] = opts.Port
 	}
 	b := newBroker(opts, libs, 1, ports)
+	for _, port := range ports[portsOfOne:] {
+		b.behind = append(b.behind, address(port))
+	}
 	b.voters = []string{b.vote()}
 	if err := b.configure(ctx); err != nil {
 		return nil, err
@@ -224,12 +234,27 @@ func (b *Broker) properties() map[string]string {
 	if len(b.opts.Users) > 0 {
 		b.secure(props)
 	}
+	b.link(props)
 	if b.votes() {
 		props["process.roles"] = "broker,controller"
 		props["listeners"] += ",CONTROLLER://" + b.controller
 	}
 	maps.Copy(props, b.opts.Properties)
 	return props
+}
+
+// link adds the listeners for Options.Links.
+func (b *Broker) link(props map[string]string) {
+	if len(b.behind) == 0 {
+		return
+	}
+	advertised, protocols := "PLAINTEXT://"+b.Addr, "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	for i, own := range b.behind {
+		props["listeners"] += fmt.Sprintf(",LINK%d://%s", i, own)
+		advertised += fmt.Sprintf(",LINK%d://%s", i, b.opts.Links[i])
+		protocols += fmt.Sprintf(",LINK%d:PLAINTEXT", i)
+	}
+	props["advertised.listeners"], props["listener.security.protocol.map"], props["inter.broker.listener.name"] = advertised, protocols, "PLAINTEXT"
 }
 
 // secure makes the clients' listener ask who one is. The broker's own traffic, and the test's, goes over a listener that doesn't.

@@ -1,0 +1,40 @@
+package harness
+
+import (
+	"github.com/fencepost-io/fencepost/integration/kafka"
+	"github.com/fencepost-io/fencepost/integration/proxy"
+)
+
+// Links are ways to a broker that can be cut one by one: whoever gets the address of a link as its bootstrap server stays on it.
+type Links struct {
+	*kafka.Broker
+	// Links lead to the broker.
+	Links []*proxy.Proxy
+}
+
+// LinkedKafka starts a real broker for one test, with n links besides its own address.
+func LinkedKafka(t T, n int) *Links {
+	t.Helper()
+	l := &Links{}
+	var opts kafka.Options
+	for range n {
+		p := Link(t, "")
+		l.Links, opts.Links = append(l.Links, p), append(opts.Links, p.Addr())
+	}
+	l.Broker = OwnKafka(t, opts)
+	for i, p := range l.Links {
+		p.SetTarget(l.Behind(i))
+	}
+	return l
+}
+
+// Link is a way to an address that can be cut. It ends with the test.
+func Link(t T, target string) *proxy.Proxy {
+	t.Helper()
+	p, err := proxy.Start(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
