@@ -4,7 +4,7 @@
 // What was written is read back and counted before a figure is printed. A target that is missed is no error; a figure that could not be measured is.
 //
 // load.go has the load and what it costs, verify.go what has to have arrived, latency.go the way from the source to a reader, idle.go the runner that has nothing to do, start.go the time until a
-// user sees something. docs/benchmarks.md says what each figure means.
+// user sees something, failures.go how long failures and changes are felt, control.go what the control plane costs. docs/benchmarks.md says what each figure means.
 package main
 
 import (
@@ -55,6 +55,14 @@ var parts = []part{
 	{"start", (*bench).start},
 	{"idle", (*bench).idle},
 	{"latency", (*bench).latency},
+	{"failover", (*bench).failover},
+	{"reconfigure", (*bench).reconfigure},
+	{"fence", (*bench).fence},
+	{"control", (*bench).control},
+	{"place_rest", (*bench).placeRest},
+	{"idle_lock", (*bench).idleLock},
+	{"broker_return", (*bench).brokerReturn},
+	{"many_commits", (*bench).failover100k},
 	{"cpu_1KiB", func(b *bench) { b.load(load{suffix: "1KiB", size: 1 << 10, records: 700_000, inTxn: 50_000}) }},
 	{"cpu_100B", func(b *bench) { b.load(load{suffix: "100B", size: 100, records: 3_000_000, inTxn: 50_000}) }},
 	{"cpu_small_1KiB", func(b *bench) { b.load(load{suffix: "small_1KiB", size: 1 << 10, records: 200_000, inTxn: 1_000}) }},
