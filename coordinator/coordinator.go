@@ -49,6 +49,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// SessionTimeout is how long the election waits for a coordinator that is silent; 1 s to 5 min, and not below the broker's group.min.session.timeout.ms. Default 6 s.
 	SessionTimeout time.Duration
+	// NoBalance leaves tasks where they run when a runner joins. Otherwise tasks move to it, one at a time, until all have as many.
+	NoBalance bool
 	// TLS, where set, is what gRPC is served with.
 	TLS *tls.Config
 	// Metrics, where set, has the coordinator's metrics registered by New. Nil is none, at no cost.

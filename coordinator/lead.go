@@ -112,7 +112,7 @@ func (c *Coordinator) absent() string {
 
 // load makes a State of what the log holds. What can't be understood must not be led.
 func (c *Coordinator) load(leadership *configlog.Leadership) (*state.State, error) {
-	st := state.New(state.Options{Cluster: c.config.Cluster, Coordinators: []string{c.config.Advertise}, LeaseTTL: c.config.LeaseTTL})
+	st := state.New(state.Options{Cluster: c.config.Cluster, Coordinators: []string{c.config.Advertise}, LeaseTTL: c.config.LeaseTTL, NoBalance: c.config.NoBalance})
 	for _, record := range leadership.Records() {
 		if err := st.Load(record); err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnfit, err)

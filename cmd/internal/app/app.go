@@ -98,7 +98,20 @@ func refuseUnknown(group *cobra.Command) {
 		refuseUnknown(sub)
 		names = append(names, sub.Name())
 	}
-	if len(names) == 0 || group.Runnable() {
+	if len(names) == 0 {
+		return
+	}
+	unknown := func(cmd *cobra.Command, word string) error {
+		return fail(exitUsage, "%q is not a command of %s%s; it has: %s\nSee '%s --help'.", word, cmd.CommandPath(), nearest(word, names), strings.Join(names, ", "), cmd.CommandPath())
+	}
+	if takes := group.Args; group.Runnable() { // it does something by itself, too
+		group.Args = func(cmd *cobra.Command, args []string) error {
+			err := takes(cmd, args)
+			if err != nil && len(args) > 0 {
+				return unknown(cmd, args[0])
+			}
+			return err
+		}
 		return
 	}
 	group.Args = cobra.ArbitraryArgs
@@ -106,7 +119,7 @@ func refuseUnknown(group *cobra.Command) {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return fail(exitUsage, "%q is not a command of %s%s; it has: %s\nSee '%s --help'.", args[0], cmd.CommandPath(), nearest(args[0], names), strings.Join(names, ", "), cmd.CommandPath())
+		return unknown(cmd, args[0])
 	}
 }
 

@@ -42,6 +42,7 @@ func newCoordinator() *cobra.Command {
 		listen    string
 		metrics   metricsFlag
 		bootstrap []string
+		balance   bool
 	)
 	cmd := &cobra.Command{
 		Use: "coordinator", Short: "Run a coordinator: it owns connectors, leases and fencing; one of any number leads", Args: exactArgs(),
@@ -70,7 +71,7 @@ func newCoordinator() *cobra.Command {
 				return fail(exitUsage, "--listen: %w", err)
 			}
 			config.Listener, config.Logger, config.Version, config.Metrics = listener, logger, Version, endpoint.registerer()
-			config.Bootstrap, config.Kafka = strings.Join(bootstrap, ","), file.kafka
+			config.Bootstrap, config.Kafka, config.NoBalance = strings.Join(bootstrap, ","), file.kafka, !balance
 			c, err := coordinator.New(config)
 			if err != nil {
 				_ = listener.Close()
@@ -82,6 +83,7 @@ func newCoordinator() *cobra.Command {
 	cmd.Flags().StringVar(&config.Cluster, "cluster", "fencepost", "cluster name: 1 to 40 of [a-z0-9-]")
 	cmd.Flags().StringSliceVar(&bootstrap, "bootstrap-servers", nil, "Kafka brokers HOST:PORT, separated by commas")
 	cmd.Flags().StringVar(&listen, "listen", defaultCoordinator, "address for runners and tools")
+	cmd.Flags().BoolVar(&balance, "balance", true, "move tasks, one at a time, to runners that join, until all have as many")
 	cmd.Flags().StringVar(&config.Advertise, "advertise", "", "address under which others reach this coordinator (default: the one it listens on)")
 	config.LeaseTTL, config.SessionTimeout = 10*time.Second, 6*time.Second
 	cmd.Flags().Var((*positive)(&config.LeaseTTL), "lease-ttl", "how long a runner may be silent before its tasks move, 1s to 5m")

@@ -219,22 +219,28 @@ func newRunners() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "runners", Short: "List runners with their labels and leases", Args: exactArgs(),
-		Example: "  fencepost runners\n  fencepost runners -o json",
+		Example: "  fencepost runners\n  fencepost runners -o json\n  fencepost runners drain host-1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var resp *controlv1.ListRunnersResponse
-			err := c.call(cmd.Context(), func(ctx context.Context, control controlv1.ControlClient) (err error) {
-				resp, err = control.ListRunners(ctx, &controlv1.ListRunnersRequest{})
-				return err
-			})
+			runners, err := listRunners(cmd.Context(), &c)
 			if err != nil {
 				return err
 			}
-			return out.print(cmd.OutOrStdout(), asJSONs(resp.GetRunners()), func(t *table) { runnerRows(t, resp.GetRunners()) })
+			return out.print(cmd.OutOrStdout(), asJSONs(runners), func(t *table) { runnerRows(t, runners) })
 		},
 	}
 	c.register(cmd)
 	out.register(cmd)
+	cmd.AddCommand(newDrain())
 	return cmd
+}
+
+func listRunners(ctx context.Context, c *client) ([]*controlv1.Runner, error) {
+	var resp *controlv1.ListRunnersResponse
+	err := c.call(ctx, func(ctx context.Context, control controlv1.ControlClient) (err error) {
+		resp, err = control.ListRunners(ctx, &controlv1.ListRunnersRequest{})
+		return err
+	})
+	return resp.GetRunners(), err
 }
 
 func runnerRows(t *table, runners []*controlv1.Runner) {
@@ -248,7 +254,11 @@ func runnerRows(t *table, runners []*controlv1.Runner) {
 		for _, key := range slices.Sorted(maps.Keys(r.GetLabels())) {
 			labels = append(labels, key+"="+r.GetLabels()[key])
 		}
-		t.row(r.GetName(), r.GetHost(), r.GetState(), strconv.Itoa(len(r.GetTasks())), (time.Duration(r.GetLeaseLeftMs()) * time.Millisecond).Round(100*time.Millisecond).String(), //nolint:gosec // milliseconds of a lease
+		state := r.GetState()
+		if n := len(r.GetStuck()); n > 0 {
+			state += fmt.Sprintf(", %d stuck", n)
+		}
+		t.row(r.GetName(), r.GetHost(), state, strconv.Itoa(len(r.GetTasks())), (time.Duration(r.GetLeaseLeftMs()) * time.Millisecond).Round(100*time.Millisecond).String(), //nolint:gosec // milliseconds of a lease
 			r.GetVersion(), strings.Join(labels, ","), strings.Join(r.GetPlugins(), ","))
 	}
 }

@@ -139,6 +139,22 @@ func (s *Server) ListRunners(ctx context.Context, _ *controlv1.ListRunnersReques
 	return &controlv1.ListRunnersResponse{Runners: runnersOf(views)}, nil
 }
 
+// DrainRunner has a runner's tasks moved, or ends that.
+func (s *Server) DrainRunner(ctx context.Context, req *controlv1.DrainRunnerRequest) (*controlv1.DrainRunnerResponse, error) {
+	if _, err := s.do(ctx, state.DrainRunner{Name: req.GetName(), Undo: req.GetUndo()}); err != nil {
+		return nil, err
+	}
+	resp := &controlv1.DrainRunnerResponse{}
+	err := s.view(ctx, func(st *state.State) {
+		for _, r := range runnersOf(st.Runners(time.Now())) {
+			if r.GetName() == req.GetName() {
+				resp.Runner = r
+			}
+		}
+	})
+	return resp, err
+}
+
 // ListConnectors lists all connectors by name. The loop only makes the copies; what is made of them costs it nothing.
 func (s *Server) ListConnectors(ctx context.Context, _ *controlv1.ListConnectorsRequest) (*controlv1.ListConnectorsResponse, error) {
 	var views []state.ConnectorView

@@ -381,3 +381,19 @@ func TestPluginsAndRunnersAreListed(t *testing.T) {
 		t.Errorf("%v, %v", cluster, err)
 	}
 }
+
+func TestADrainIsAnsweredAtOnceAndShown(t *testing.T) {
+	b := newBed(t)
+	b.lead(t, "file")
+	resp, err := b.DrainRunner(t.Context(), &controlv1.DrainRunnerRequest{Name: "r"})
+	if err != nil || resp.GetRunner().GetState() != "DRAINED" || resp.GetRunner().GetStopping() {
+		t.Errorf("%v, %v", resp, err)
+	}
+	resp, err = b.DrainRunner(t.Context(), &controlv1.DrainRunnerRequest{Name: "r", Undo: true})
+	if err != nil || resp.GetRunner().GetState() != "CONNECTED" {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if _, err = b.DrainRunner(t.Context(), &controlv1.DrainRunnerRequest{Name: "s"}); status.Code(err) != codes.NotFound {
+		t.Error(err)
+	}
+}

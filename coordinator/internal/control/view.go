@@ -52,6 +52,10 @@ func runnersOf(views []state.RunnerView) []*controlv1.Runner {
 		r := &controlv1.Runner{
 			Name: v.Name, Host: v.Host, Version: v.Version, Labels: v.Labels, State: v.State, Since: timeOf(v.Since), Plugins: v.Plugins, LeaseLeftMs: uint64(max(v.LeaseLeft, 0).Milliseconds()),
 		}
+		r.Stopping = v.Stopping
+		for _, t := range v.Stuck {
+			r.Stuck = append(r.Stuck, &controlv1.StuckTask{Connector: t.Connector, Task: t.Task, Reason: t.Reason})
+		}
 		for _, l := range v.Leases {
 			r.Tasks = append(r.Tasks, &controlv1.HeldTask{Connector: l.Connector, Task: l.Task, Generation: l.Generation, Epoch: l.Epoch})
 		}

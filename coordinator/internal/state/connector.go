@@ -44,10 +44,11 @@ type connector struct {
 
 	// Volatile.
 	statuses map[uint32]*status
-	failed   map[uint32]string   // tasks that wait for a person without holding a lease, and why
-	pauses   map[uint32]pause    // tasks that gave their lease back unasked
-	faults   map[uint32][]*fault // of the hosts that tasks were given back from
-	last     map[uint32]string   // the runner that had the task last
+	failed   map[uint32]string    // tasks that wait for a person without holding a lease, and why
+	pauses   map[uint32]pause     // tasks that gave their lease back unasked
+	faults   map[uint32][]*fault  // of the hosts that tasks were given back from
+	last     map[uint32]string    // the runner that had the task last
+	moved    map[uint32]time.Time // when the task was last moved for balance
 	waits    []wait
 	happened []Happening
 	round    *round
@@ -121,7 +122,7 @@ func (s *State) named(name string) *connector {
 	if c == nil {
 		c = &connector{
 			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, claimed: map[string]*claimRecord{},
-			statuses: map[uint32]*status{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{},
+			statuses: map[uint32]*status{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{}, moved: map[uint32]time.Time{},
 		}
 		s.connectors[name] = c
 	}
@@ -253,6 +254,7 @@ func (s *State) remove(c *connector) {
 	c.waits, c.happened = nil, nil
 	clear(c.statuses)
 	clear(c.last)
+	clear(c.moved)
 	clear(c.failed)
 	clear(c.pauses)
 	clear(c.faults)

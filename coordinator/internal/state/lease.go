@@ -103,6 +103,8 @@ func (s *State) grant(c *connector, task uint32, r *runner) {
 	}}
 	c.leases[task] = l
 	c.last[task] = r.name
+	s.shift()
+	s.arrived(c, l)
 	delete(c.statuses, task)
 	s.hold(l)
 	s.putLease(l)
@@ -174,6 +176,7 @@ func (s *State) end(c *connector, l *lease) {
 	delete(c.leases, l.Task)
 	delete(c.statuses, l.Task)
 	s.put(taskKey(keyLease, c.name, l.Task), nil)
+	s.shift()
 	if l.free {
 		s.freeClaims(c, l.Task)
 	}
@@ -219,30 +222,4 @@ func (s *State) overdue(l *lease) {
 	}
 	s.forfeit(l, reason)
 	s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
-}
-
-// going has the runners that want to go, by name.
-func (s *State) going() []*runner {
-	var going []*runner
-	for _, r := range s.runners {
-		if r.draining {
-			going = append(going, r)
-		}
-	}
-	slices.SortFunc(going, func(a, b *runner) int { return cmp.Compare(a.name, b.name) })
-	return going
-}
-
-// drainNext moves the next task of a runner that wants to go, one at a time.
-func (s *State) drainNext(r *runner) {
-	leases := s.leasesOf(r.name, r.process)
-	for _, l := range leases {
-		if l.State == leaseRevoked {
-			return
-		}
-	}
-	if len(leases) > 0 {
-		s.revoke(leases[0], true, "the runner is going")
-		s.touch(s.connectors[leases[0].Connector])
-	}
 }

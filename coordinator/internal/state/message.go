@@ -43,8 +43,9 @@ func (s *State) message(e FromRunner) {
 	case *runnerv1.SessionRequest_PlanResult:
 		s.planResult(r, m.PlanResult)
 	case *runnerv1.SessionRequest_Draining:
-		r.draining = true
-		s.touchRunning()
+		s.wantsToGo(r, m.Draining)
+	case *runnerv1.SessionRequest_WarmedUp:
+		s.warmedUp(r, m.WarmedUp)
 	case *runnerv1.SessionRequest_Offer:
 		s.offered(r, m.Offer)
 	default:

@@ -46,6 +46,12 @@ type Restart struct {
 	OnlyFailed bool
 }
 
+// DrainRunner has a runner's tasks moved to others, one by one, or ends that; answered at once.
+type DrainRunner struct {
+	Name string
+	Undo bool
+}
+
 func (Create) op()  {}
 func (Apply) op()   {}
 func (Delete) op()  {}
@@ -53,6 +59,8 @@ func (Pause) op()   {}
 func (Resume) op()  {}
 func (Stop) op()    {}
 func (Restart) op() {}
+
+func (DrainRunner) op() {}
 
 // Target is what a user wants a connector to do.
 type Target string

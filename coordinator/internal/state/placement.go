@@ -1,6 +1,8 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/fencepost-io/fencepost/coordinator/internal/assign"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
@@ -25,7 +27,16 @@ func (s *State) takers() []assign.Runner {
 		if r := s.runners[name]; r.session != 0 && !r.draining {
 			fits := r.fits
 			fits.Load = len(s.held[name])
+			fits.New = s.now.Sub(r.since) < newFor
 			takers = append(takers, fits)
+		}
+	}
+	for _, m := range s.moves {
+		if m.stage == stageStarting {
+			continue // it counts already
+		}
+		if at := slices.IndexFunc(takers, func(r assign.Runner) bool { return r.Name == m.to }); at >= 0 {
+			takers[at].Load++
 		}
 	}
 	return takers
@@ -64,7 +75,7 @@ func (s *State) place(c *connector) {
 	var tasks []uint32
 	var wants []assign.Task
 	for _, task := range open {
-		want := assign.Task{Previous: c.last[task], Avoid: s.avoided(c, task)}
+		want := assign.Task{Previous: c.last[task], Ready: s.readyFor(c, task), Avoid: s.avoided(c, task)}
 		if p := c.pauses[task]; s.now.Before(p.until) && !(p.host && assign.Fits(need, want.Avoid, takers)) {
 			continue
 		}

@@ -24,7 +24,7 @@ func (s *State) plan(c *connector) {
 	if c.Planner != "" && s.due(c.planner.gone) {
 		s.dropPlanner(c)
 	}
-	if r := s.runners[c.Planner]; !c.runs() || r != nil && r.process == c.PlannerProcess && r.draining {
+	if r := s.runners[c.Planner]; !c.runs() || r != nil && r.process == c.PlannerProcess && r.draining && (r.leaving || s.leastPlans(c) != nil) {
 		s.stopPlan(c)
 	}
 	if !c.runs() || c.Planner != "" || c.Plugin.Name == "" {

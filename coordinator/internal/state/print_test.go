@@ -114,6 +114,13 @@ func printMessage(m *runnerv1.SessionResponse) string {
 		return fmt.Sprintf("plan %s e%d with %s@%s, at most %d tasks", p.GetPlan().GetConnector(), p.GetPlan().GetPlanEpoch(), p.GetPlugin().GetName(), p.GetPlugin().GetVersion(), p.GetTasksMax())
 	case *runnerv1.SessionResponse_StopPlan:
 		return fmt.Sprintf("stop plan %s e%d", b.StopPlan.GetPlan().GetConnector(), b.StopPlan.GetPlan().GetPlanEpoch())
+	case *runnerv1.SessionResponse_WarmUp:
+		return fmt.Sprintf("warm up %s with %s@%s", b.WarmUp.GetConnector(), b.WarmUp.GetPlugin().GetName(), b.WarmUp.GetPlugin().GetVersion())
+	case *runnerv1.SessionResponse_Drain:
+		if b.Drain.GetUndo() {
+			return "drained no more"
+		}
+		return "drained"
 	case *runnerv1.SessionResponse_TaskSetRefused:
 		return "task set refused: " + b.TaskSetRefused.GetReason()
 	}
@@ -146,6 +153,9 @@ func (m *sim) showRunners() string {
 	var out strings.Builder
 	for _, r := range m.state.Runners(m.now) {
 		fmt.Fprintf(&out, "%s %s: %d leases, %s left, plugins %v\n", r.Name, r.State, len(r.Leases), r.LeaseLeft, r.Plugins)
+		for _, t := range r.Stuck {
+			fmt.Fprintf(&out, "  %s stays: %s\n", t.Lease, t.Reason)
+		}
 	}
 	return out.String()
 }

@@ -21,10 +21,15 @@ const (
 type runner struct {
 	name, process string
 	// session is 0 where it isn't connected; grace is then when its tasks move.
-	session  SessionID
-	grace    time.Time
-	draining bool
-	since    time.Time
+	session SessionID
+	grace   time.Time
+	since   time.Time
+	// draining says that its tasks are moved away and that it gets none; leaving, that it stops by itself then. stuck has the tasks that fit on no other.
+	draining, leaving bool
+	stuck             []Lease
+	drainSeen         uint64 // State.shifts when its drain was last looked at
+	// warmsUp says that it answers WarmUp.
+	warmsUp bool
 
 	version, host string
 	offer         *runnerv1.Offer
@@ -60,7 +65,10 @@ func (s *State) open(e SessionOpened) {
 		// This leader held the connection of the old process, and it closed. A runner that this leader hasn't seen (the case above where r is nil) keeps its leases until they run out.
 		s.lose(r.name, r.process, "another process of this runner took its place")
 	}
-	r.draining = r.draining && r.process == hello.GetProcessId() // who wants to go still does
+	if r.process != hello.GetProcessId() {
+		r.draining, r.leaving, r.stuck = false, false, nil // a new process isn't drained
+	}
+	r.warmsUp = hello.GetWarmsUp()
 	r.process, r.session, r.grace, r.since = hello.GetProcessId(), e.Session, time.Time{}, s.now
 	r.version, r.host = hello.GetVersion(), hello.GetHost()
 	r.fits = assign.Runner{Name: r.name, Labels: hello.GetLabels()}
@@ -68,6 +76,12 @@ func (s *State) open(e SessionOpened) {
 	s.sessions[e.Session] = r
 	s.welcome(r)
 	s.adopt(r, hello)
+	if hello.GetDraining() != nil {
+		s.wantsToGo(r, hello.GetDraining())
+	} else if r.draining {
+		s.sendDrain(r, false) // it may not have heard of it
+	}
+	s.shift()
 	s.touchRunning()
 }
 
@@ -143,6 +157,7 @@ func (s *State) closed(e SessionClosed) {
 	}
 	delete(s.sessions, e.Session)
 	r.session = 0
+	s.shift()
 	r.grace = s.now.Add(s.options.Reconnect)
 	s.wakeAt(r.grace)
 	for _, name := range s.connectorsOf(r) {
@@ -174,5 +189,6 @@ func (s *State) offered(r *runner, offer *runnerv1.Offer) {
 		return
 	}
 	r.setOffer(offer)
+	s.shift()
 	s.touchRunning()
 }

@@ -229,12 +229,17 @@ func (s *State) Runners(now time.Time) []RunnerView {
 	views := map[string]*RunnerView{}
 	for name, r := range s.runners {
 		v := &RunnerView{
-			Name: name, Host: r.host, Version: r.version, Labels: maps.Clone(r.fits.Labels), State: r.standing(), Session: r.session, Since: r.since,
+			Name: name, Host: r.host, Version: r.version, Labels: maps.Clone(r.fits.Labels), State: s.standingOf(r), Session: r.session, Since: r.since,
 		}
 		for _, p := range r.fits.Plugins {
 			v.Plugins = append(v.Plugins, p.Name+"@"+p.Version)
 		}
 		slices.Sort(v.Plugins)
+		v.Stopping = r.leaving
+		for _, l := range r.stuck {
+			c := s.connectors[l.Connector]
+			v.Stuck = append(v.Stuck, StuckTask{Lease: l, Reason: cmp.Or(assign.Why(c.need(), s.takers()), s.hostTrouble(c, l.Task))})
+		}
 		views[name] = v
 	}
 	for name, leases := range s.held {
@@ -259,10 +264,12 @@ func (s *State) Runners(now time.Time) []RunnerView {
 }
 
 // standing is how a runner that this leader has seen is.
-func (r *runner) standing() string {
+func (s *State) standingOf(r *runner) string {
 	switch {
 	case r.session == 0:
 		return runnerLost
+	case r.draining && len(s.held[r.name]) == 0:
+		return runnerDrained
 	case r.draining:
 		return runnerDraining
 	}

@@ -42,6 +42,10 @@ type sim struct {
 	// open has the leases under which a task may still write: granted, and neither ended cleanly nor fenced since.
 	open map[string][]Lease
 	high map[string]uint64 // epochs by connector and task
+	// balanced is when a task was last taken back for balance; onItsWay is the one that was and isn't granted again yet.
+	balanced map[string]time.Time
+	onItsWay Lease
+	lasting  map[string]string // the incarnation of balanced
 }
 
 type simRunner struct {
@@ -51,6 +55,9 @@ type simRunner struct {
 	labels        map[string]string
 	held          map[string]Lease
 	plans         map[string]*runnerv1.PlanRef
+	warmUps       []uint64 // that aren't answered yet
+	draining      *runnerv1.Draining
+	old           bool // a version that knows nothing of WarmUp and Drain
 	seq           uint64
 }
 
@@ -58,7 +65,7 @@ func newSim(t fataler, options Options) *sim {
 	options.Cluster = "t"
 	m := &sim{
 		t: t, options: options, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), log: map[string]Record{},
-		replay: 1, runners: map[string]*simRunner{}, open: map[string][]Lease{}, high: map[string]uint64{},
+		replay: 1, runners: map[string]*simRunner{}, open: map[string][]Lease{}, high: map[string]uint64{}, balanced: map[string]time.Time{}, lasting: map[string]string{},
 	}
 	m.lead()
 	return m
@@ -73,6 +80,7 @@ func (m *sim) lead() {
 		}
 	}
 	m.rounds, m.prepares, m.looks = map[string]StartRound{}, nil, nil
+	m.balanced, m.onItsWay = map[string]time.Time{}, Lease{} // another leader begins anew
 	for _, r := range m.runners {
 		r.session = 0
 	}
@@ -177,11 +185,25 @@ func (m *sim) receive(r *simRunner, msg *runnerv1.SessionResponse, persisted boo
 		l := LeaseOf(b.Grant.GetLease())
 		m.granted(l, persisted)
 		r.held[taskName(l.Connector, l.Task)] = l
+	case *runnerv1.SessionResponse_Revoke:
+		if b.Revoke.GetDrain() && strings.HasSuffix(b.Revoke.GetReason(), "for balance") {
+			m.takenForBalance(LeaseOf(b.Revoke.GetLease()))
+		}
 	case *runnerv1.SessionResponse_StartPlan:
 		r.plans[b.StartPlan.GetPlan().GetConnector()] = b.StartPlan.GetPlan()
 	case *runnerv1.SessionResponse_StopPlan:
 		if p := r.plans[b.StopPlan.GetPlan().GetConnector()]; p.GetPlanEpoch() == b.StopPlan.GetPlan().GetPlanEpoch() {
 			delete(r.plans, p.GetConnector())
+		}
+	case *runnerv1.SessionResponse_WarmUp:
+		r.warmUps = append(r.warmUps, b.WarmUp.GetRequestId())
+	case *runnerv1.SessionResponse_Drain:
+		switch {
+		case r.old, r.draining != nil && !r.draining.GetAsked():
+		case b.Drain.GetUndo():
+			r.draining = nil
+		default:
+			r.draining = &runnerv1.Draining{Asked: true}
 		}
 	case *runnerv1.SessionResponse_ConfirmAnswer:
 		if b.ConfirmAnswer.GetRefused() == "" && !persisted {
@@ -199,6 +221,24 @@ func (m *sim) receive(r *simRunner, msg *runnerv1.SessionResponse, persisted boo
 			}
 		}
 	}
+}
+
+// takenForBalance checks that no two tasks move at once, and none twice within a minute.
+func (m *sim) takenForBalance(l Lease) {
+	m.t.Helper()
+	if l == m.onItsWay {
+		return // said again, on another session
+	}
+	if c := m.state.connectors[m.onItsWay.Connector]; c != nil {
+		if now := c.leases[m.onItsWay.Task]; now != nil && now.Lease == m.onItsWay && now.State == leaseRevoked && len(m.state.moves) > 1 {
+			m.t.Fatalf("%s is taken back for balance while %s is on its way", l, m.onItsWay)
+		}
+	}
+	task := taskName(l.Connector, l.Task)
+	if last, moved := m.balanced[task]; moved && m.now.Sub(last) < restAfterMove && m.lasting[task] == l.Incarnation {
+		m.t.Fatalf("%s is moved again after %s", l, m.now.Sub(last))
+	}
+	m.balanced[task], m.onItsWay, m.lasting[task] = m.now, l, l.Incarnation
 }
 
 // granted checks what a grant rests on: I2, I6, and that nobody else may write under the id.
@@ -299,7 +339,8 @@ func (m *sim) connect(r *simRunner) []Effect {
 
 func (m *sim) hello(r *simRunner, session SessionID) []Effect {
 	m.t.Helper()
-	hello := &runnerv1.Hello{Name: r.name, ProcessId: r.process, Version: "1.0.0", LevelMin: 1, LevelMax: 1, Host: "host-" + r.name, Labels: r.labels, Offer: offer(r.plugins)}
+	hello := &runnerv1.Hello{Name: r.name, ProcessId: r.process, Version: "1.0.0", LevelMin: 1, LevelMax: 1, Host: "host-" + r.name, Labels: r.labels, Offer: offer(r.plugins), WarmsUp: !r.old, Draining: r.draining}
+	r.warmUps = nil
 	for _, task := range sorted(r.held) {
 		hello.Held = append(hello.Held, r.held[task].Wire())
 	}
@@ -367,6 +408,18 @@ func (m *sim) prepared(decision Decision, failed string) []Effect {
 	m.prepares = nil
 	for _, p := range waiting {
 		effects = append(effects, m.step(IDPrepared{Session: p.Session, RequestID: p.RequestID, Lease: p.Lease, Decision: decision, Failed: failed})...)
+	}
+	return effects
+}
+
+// warmed answers every WarmUp of a runner.
+func (m *sim) warmed(r *simRunner, trouble string) []Effect {
+	m.t.Helper()
+	var effects []Effect
+	waiting := r.warmUps
+	r.warmUps = nil
+	for _, id := range waiting {
+		effects = append(effects, m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_WarmedUp{WarmedUp: &runnerv1.WarmedUp{RequestId: id, Error: trouble}}})...)
 	}
 	return effects
 }

@@ -43,6 +43,8 @@ type Options struct {
 	Drain time.Duration
 	// FenceRetry is how long after a permanent refusal a round is tried again. Default 60 s.
 	FenceRetry time.Duration
+	// NoBalance leaves tasks that run where they are when runners join.
+	NoBalance bool
 }
 
 // withDefaults fills what isn't set.
@@ -66,9 +68,14 @@ type State struct {
 	held       map[string]map[*lease]struct{} // leases that aren't lost, by the runner's name
 	plans      map[string]int                 // plans by the runner's name
 	rounds     uint64                         // the last round's Seq
-	settled    time.Time                      // from here on, a runner that hasn't come back since the take-over isn't waited for
-	committed  time.Time                      // a transaction of the log began no earlier and was committed
-	wake       time.Time                      // no deadline passes before; zero: there is none
+	moves      map[taskRef]*move
+	warmUps    uint64    // the last WarmUp's request
+	shifts     uint64    // counts what drains and balance depend on
+	shifted    bool      // something has changed since balance was looked at
+	balanceAt  time.Time // when it is looked at again even where nothing has
+	settled    time.Time // from here on, a runner that hasn't come back since the take-over isn't waited for
+	committed  time.Time // a transaction of the log began no earlier and was committed
+	wake       time.Time // no deadline passes before; zero: there is none
 
 	// Of the step being taken.
 	now     time.Time
@@ -90,7 +97,7 @@ func New(options Options) *State {
 	return &State{
 		options: options.withDefaults(), level: level,
 		connectors: map[string]*connector{}, runners: map[string]*runner{}, sessions: map[SessionID]*runner{},
-		held: map[string]map[*lease]struct{}{}, plans: map[string]int{},
+		held: map[string]map[*lease]struct{}{}, plans: map[string]int{}, moves: map[taskRef]*move{},
 		puts: map[string]any{}, touched: map[string]bool{},
 	}
 }
@@ -99,19 +106,27 @@ func New(options Options) *State {
 func (s *State) Step(now time.Time, event Event) []Effect {
 	s.now = now
 	s.decide(event)
+	s.follow()
 	for _, r := range s.going() {
 		s.drainNext(r)
 	}
+	s.settleTouched()
+	s.balance()
+	s.settleTouched()
+	if _, ticked := event.(Tick); ticked {
+		s.rescan()
+	}
+	return s.finish()
+}
+
+// settleTouched reconciles every connector that the step concerns.
+func (s *State) settleTouched() {
 	for len(s.touched) > 0 {
 		for _, name := range sorted(s.touched) {
 			delete(s.touched, name)
 			s.reconcile(s.connectors[name])
 		}
 	}
-	if _, ticked := event.(Tick); ticked {
-		s.rescan()
-	}
-	return s.finish()
 }
 
 func (s *State) decide(event Event) {
@@ -177,6 +192,7 @@ func (s *State) tick() {
 		s.postpone()
 	}
 	s.wake = time.Time{}
+	s.shifts++ // some of it only passes with time
 	for _, name := range sorted(s.runners) {
 		if r := s.runners[name]; r.session == 0 && !s.now.Before(r.grace) {
 			s.lose(r.name, r.process, "its connection closed and no other came")
@@ -204,6 +220,7 @@ func (s *State) tick() {
 	}
 	if s.due(s.settled) {
 		s.settled = time.Time{}
+		s.shift()
 	}
 }
 
@@ -243,6 +260,10 @@ func (s *State) rescan() {
 		}
 	}
 	next(s.settled)
+	next(s.balanceAt)
+	for _, m := range s.moves {
+		next(m.until)
+	}
 	for _, r := range s.runners {
 		if r.session == 0 {
 			next(r.grace)

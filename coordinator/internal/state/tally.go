@@ -39,7 +39,7 @@ var (
 	ConnectorStates = []string{
 		taskRunning, taskStarting, taskPaused, connectorStopped, connectorDegraded, taskFailed, taskUnassigned, connectorFencing, connectorPlanning, connectorDeleting,
 	}
-	RunnerStates = []string{runnerConnected, runnerLost, runnerDraining}
+	RunnerStates = []string{runnerConnected, runnerLost, runnerDraining, runnerDrained}
 )
 
 // Tally counts; now is for how long leases last.
@@ -52,7 +52,7 @@ func (s *State) Tally(now time.Time) Tally {
 	}
 	runners := map[string]*RunnerTally{}
 	for name, r := range s.runners {
-		runners[name] = &RunnerTally{Name: name, State: r.standing(), Connected: r.session != 0}
+		runners[name] = &RunnerTally{Name: name, State: s.standingOf(r), Connected: r.session != 0}
 	}
 	for name, leases := range s.held {
 		r := runners[name]

@@ -26,6 +26,8 @@ import (
 //	plan RUNNER CONNECTOR                    a task set, one claim a line; without lines a failure
 //	prepare|confirm|look|heartbeat|ended|status|topics|claim RUNNER TASK …
 //	                                         messages; generation=, epoch=, incarnation=, term= change the lease or the term
+//	drain RUNNER [undo]                      an operator's drain; draining RUNNER: it wants to go
+//	warmed RUNNER [failed=…]                 it answers every WarmUp
 //	prepared [failed=…]                      the fencer answers every PrepareID
 //	fenced CONNECTOR [outcome=…]             the fencer's round is done
 //	refused CONNECTOR task=N reason=…        … or met a permanent refusal
@@ -71,7 +73,9 @@ func (m *sim) command(t *testing.T, d *datadriven.TestData) ([]Effect, string) {
 		session := r.session
 		r.session = 0
 		return m.step(SessionClosed{Session: session, Reason: "connection reset"}), ""
-	case "create", "apply", "delete", "pause", "resume", "stop", "restart":
+	case "warmed":
+		return m.warmed(m.runners[first()], strings.ReplaceAll(arg(d, "failed"), "_", " ")), ""
+	case "create", "apply", "delete", "pause", "resume", "stop", "restart", "drain":
 		return m.ask(m.cmdOp(t, d)), ""
 	case "plan":
 		return m.cmdPlan(t, d), ""
@@ -162,6 +166,7 @@ func (m *sim) cmdRunner(d *datadriven.TestData) []Effect {
 			r.labels[key] = value
 		}
 	}
+	r.old = d.HasArg("old")
 	if d.HasArg("forgets") {
 		clear(r.held)
 	}
@@ -180,6 +185,8 @@ func (m *sim) cmdOp(t *testing.T, d *datadriven.TestData) Op {
 		return Resume{Name: name}
 	case "stop":
 		return Stop{Name: name}
+	case "drain":
+		return DrainRunner{Name: name, Undo: d.HasArg("undo")}
 	case "restart":
 		op := Restart{Name: name, OnlyFailed: d.HasArg("failed")}
 		if v := arg(d, "task"); v != "" {
@@ -312,7 +319,8 @@ func (m *sim) cmdMessage(t *testing.T, d *datadriven.TestData) []Effect {
 	case "ended":
 		msg.Message = &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: w, Clean: !d.HasArg("unclean"), Host: d.HasArg("host"), Reason: strings.ReplaceAll(argOr(d, "reason", "asked"), "_", " ")}}
 	case "draining":
-		msg.Message = &runnerv1.SessionRequest_Draining{Draining: &runnerv1.Draining{}}
+		msg.Message = &runnerv1.SessionRequest_Draining{Draining: &runnerv1.Draining{Asked: d.HasArg("asked")}}
+		r.draining = msg.GetDraining()
 	case "offer":
 		r.plugins = strings.FieldsFunc(arg(d, "plugins"), func(c rune) bool { return c == ',' })
 		msg.Message = &runnerv1.SessionRequest_Offer{Offer: offer(r.plugins)}

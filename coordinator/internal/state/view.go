@@ -29,6 +29,7 @@ const (
 	runnerConnected = "CONNECTED"
 	runnerLost      = "LOST"
 	runnerDraining  = "DRAINING"
+	runnerDrained   = "DRAINED"
 )
 
 // ConnectorView is a connector as users see it. It is a copy: it may be kept and changed.
@@ -87,8 +88,12 @@ type TaskStatus struct {
 type RunnerView struct {
 	Name, Host, Version string
 	Labels              map[string]string
-	// State is CONNECTED, LOST (its leases still run) or DRAINING.
+	// State is CONNECTED, LOST (its leases still run), DRAINING or DRAINED.
 	State string
+	// Stopping says that a DRAINING or DRAINED runner stops by itself.
+	Stopping bool
+	// Stuck are tasks of a DRAINING runner that fit on no other.
+	Stuck []StuckTask
 	// Session is zero where it isn't connected.
 	Session SessionID
 	Leases  []Lease
@@ -97,6 +102,12 @@ type RunnerView struct {
 	Plugins []string
 	// LeaseLeft is how long its longest lease still lasts.
 	LeaseLeft time.Duration
+}
+
+// StuckTask is a task that can't be moved, and why.
+type StuckTask struct {
+	Lease
+	Reason string
 }
 
 // PluginView is a plugin that at least one runner offers, or a file that should be one.

@@ -2038,7 +2038,7 @@ type Runner struct {
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Its labels.
 	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// CONNECTED, LOST (its leases still run) or DRAINING.
+	// CONNECTED, LOST (its leases still run), DRAINING (its tasks are moved, one by one) or DRAINED (it has none, and gets none).
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// The tasks that it holds.
 	Tasks []*HeldTask `protobuf:"bytes,6,rep,name=tasks,proto3" json:"tasks,omitempty"`
@@ -2047,7 +2047,11 @@ type Runner struct {
 	// What it offers, as name@version.
 	Plugins []string `protobuf:"bytes,8,rep,name=plugins,proto3" json:"plugins,omitempty"`
 	// How long its leases last from now, milliseconds.
-	LeaseLeftMs   uint64 `protobuf:"varint,9,opt,name=lease_left_ms,json=leaseLeftMs,proto3" json:"lease_left_ms,omitempty"`
+	LeaseLeftMs uint64 `protobuf:"varint,9,opt,name=lease_left_ms,json=leaseLeftMs,proto3" json:"lease_left_ms,omitempty"`
+	// Tasks of a DRAINING runner that stay, since they fit on no other, each with why.
+	Stuck []*StuckTask `protobuf:"bytes,14,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	// A DRAINING or DRAINED runner stops by itself when its tasks are gone; otherwise an operator drains it.
+	Stopping      bool `protobuf:"varint,15,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2145,6 +2149,185 @@ func (x *Runner) GetLeaseLeftMs() uint64 {
 	return 0
 }
 
+func (x *Runner) GetStuck() []*StuckTask {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+func (x *Runner) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
+}
+
+// StuckTask is a task that can't be moved.
+type StuckTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The connector.
+	Connector string `protobuf:"bytes,1,opt,name=connector,proto3" json:"connector,omitempty"`
+	// The task.
+	Task uint32 `protobuf:"varint,2,opt,name=task,proto3" json:"task,omitempty"`
+	// Why no other runner can have it.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StuckTask) Reset() {
+	*x = StuckTask{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StuckTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StuckTask) ProtoMessage() {}
+
+func (x *StuckTask) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StuckTask.ProtoReflect.Descriptor instead.
+func (*StuckTask) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *StuckTask) GetConnector() string {
+	if x != nil {
+		return x.Connector
+	}
+	return ""
+}
+
+func (x *StuckTask) GetTask() uint32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *StuckTask) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DrainRunnerRequest names a runner.
+type DrainRunnerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// End the drain: the runner gets tasks again.
+	Undo          bool `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRunnerRequest) Reset() {
+	*x = DrainRunnerRequest{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRunnerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRunnerRequest) ProtoMessage() {}
+
+func (x *DrainRunnerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRunnerRequest.ProtoReflect.Descriptor instead.
+func (*DrainRunnerRequest) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DrainRunnerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainRunnerRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+// DrainRunnerResponse has the runner as it is now.
+type DrainRunnerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The runner.
+	Runner        *Runner `protobuf:"bytes,1,opt,name=runner,proto3" json:"runner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRunnerResponse) Reset() {
+	*x = DrainRunnerResponse{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRunnerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRunnerResponse) ProtoMessage() {}
+
+func (x *DrainRunnerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRunnerResponse.ProtoReflect.Descriptor instead.
+func (*DrainRunnerResponse) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *DrainRunnerResponse) GetRunner() *Runner {
+	if x != nil {
+		return x.Runner
+	}
+	return nil
+}
+
 // HeldTask is a task that a runner holds.
 type HeldTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2162,7 +2345,7 @@ type HeldTask struct {
 
 func (x *HeldTask) Reset() {
 	*x = HeldTask{}
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[32]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2357,7 @@ func (x *HeldTask) String() string {
 func (*HeldTask) ProtoMessage() {}
 
 func (x *HeldTask) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[32]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2370,7 @@ func (x *HeldTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldTask.ProtoReflect.Descriptor instead.
 func (*HeldTask) Descriptor() ([]byte, []int) {
-	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{32}
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HeldTask) GetConnector() string {
@@ -2227,7 +2410,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[33]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2422,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[33]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2435,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{33}
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{36}
 }
 
 // GetClusterResponse describes the cluster.
@@ -2276,7 +2459,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[34]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2471,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_control_v1_control_proto_msgTypes[34]
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2484,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{34}
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetClusterResponse) GetCluster() string {
@@ -2492,7 +2675,7 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x05error\x18\a \x01(\tR\x05error\"\x14\n" +
 	"\x12ListRunnersRequest\"M\n" +
 	"\x13ListRunnersResponse\x126\n" +
-	"\arunners\x18\x01 \x03(\v2\x1c.fencepost.control.v1.RunnerR\arunners\"\x83\x03\n" +
+	"\arunners\x18\x01 \x03(\v2\x1c.fencepost.control.v1.RunnerR\arunners\"\xd6\x03\n" +
 	"\x06Runner\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x18\n" +
@@ -2502,10 +2685,21 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x05tasks\x18\x06 \x03(\v2\x1e.fencepost.control.v1.HeldTaskR\x05tasks\x120\n" +
 	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
 	"\aplugins\x18\b \x03(\tR\aplugins\x12\"\n" +
-	"\rlease_left_ms\x18\t \x01(\x04R\vleaseLeftMs\x1a9\n" +
+	"\rlease_left_ms\x18\t \x01(\x04R\vleaseLeftMs\x125\n" +
+	"\x05stuck\x18\x0e \x03(\v2\x1f.fencepost.control.v1.StuckTaskR\x05stuck\x12\x1a\n" +
+	"\bstopping\x18\x0f \x01(\bR\bstopping\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
+	"\tStuckTask\x12\x1c\n" +
+	"\tconnector\x18\x01 \x01(\tR\tconnector\x12\x12\n" +
+	"\x04task\x18\x02 \x01(\rR\x04task\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"<\n" +
+	"\x12DrainRunnerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04undo\x18\x02 \x01(\bR\x04undo\"K\n" +
+	"\x13DrainRunnerResponse\x124\n" +
+	"\x06runner\x18\x01 \x01(\v2\x1c.fencepost.control.v1.RunnerR\x06runner\"r\n" +
 	"\bHeldTask\x12\x1c\n" +
 	"\tconnector\x18\x01 \x01(\tR\tconnector\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\rR\x04task\x12\x1e\n" +
@@ -2525,7 +2719,7 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x18TARGET_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TARGET_STATE_RUNNING\x10\x01\x12\x17\n" +
 	"\x13TARGET_STATE_PAUSED\x10\x02\x12\x18\n" +
-	"\x14TARGET_STATE_STOPPED\x10\x032\xe4\v\n" +
+	"\x14TARGET_STATE_STOPPED\x10\x032\xc8\f\n" +
 	"\aControl\x12n\n" +
 	"\x0fCreateConnector\x12,.fencepost.control.v1.CreateConnectorRequest\x1a-.fencepost.control.v1.CreateConnectorResponse\x12k\n" +
 	"\x0eApplyConnector\x12+.fencepost.control.v1.ApplyConnectorRequest\x1a,.fencepost.control.v1.ApplyConnectorResponse\x12t\n" +
@@ -2540,7 +2734,8 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"GetOffsets\x12'.fencepost.control.v1.GetOffsetsRequest\x1a(.fencepost.control.v1.GetOffsetsResponse\x12b\n" +
 	"\vListPlugins\x12(.fencepost.control.v1.ListPluginsRequest\x1a).fencepost.control.v1.ListPluginsResponse\x12b\n" +
-	"\vListRunners\x12(.fencepost.control.v1.ListRunnersRequest\x1a).fencepost.control.v1.ListRunnersResponse\x12_\n" +
+	"\vListRunners\x12(.fencepost.control.v1.ListRunnersRequest\x1a).fencepost.control.v1.ListRunnersResponse\x12b\n" +
+	"\vDrainRunner\x12(.fencepost.control.v1.DrainRunnerRequest\x1a).fencepost.control.v1.DrainRunnerResponse\x12_\n" +
 	"\n" +
 	"GetCluster\x12'.fencepost.control.v1.GetClusterRequest\x1a(.fencepost.control.v1.GetClusterResponseB\xe9\x01\n" +
 	"\x18com.fencepost.control.v1B\fControlProtoP\x01ZMgithub.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1;controlv1\xa2\x02\x03FCX\xaa\x02\x14Fencepost.Control.V1\xca\x02\x14Fencepost\\Control\\V1\xe2\x02 Fencepost\\Control\\V1\\GPBMetadata\xea\x02\x16Fencepost::Control::V1b\x06proto3"
@@ -2558,7 +2753,7 @@ func file_fencepost_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_fencepost_control_v1_control_proto_goTypes = []any{
 	(TargetState)(0),                    // 0: fencepost.control.v1.TargetState
 	(ApplyConnectorResponse_Outcome)(0), // 1: fencepost.control.v1.ApplyConnectorResponse.Outcome
@@ -2594,84 +2789,91 @@ var file_fencepost_control_v1_control_proto_goTypes = []any{
 	(*ListRunnersRequest)(nil),          // 31: fencepost.control.v1.ListRunnersRequest
 	(*ListRunnersResponse)(nil),         // 32: fencepost.control.v1.ListRunnersResponse
 	(*Runner)(nil),                      // 33: fencepost.control.v1.Runner
-	(*HeldTask)(nil),                    // 34: fencepost.control.v1.HeldTask
-	(*GetClusterRequest)(nil),           // 35: fencepost.control.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),          // 36: fencepost.control.v1.GetClusterResponse
-	nil,                                 // 37: fencepost.control.v1.Connector.ConfigEntry
-	nil,                                 // 38: fencepost.control.v1.TaskInfo.RewindsEntry
-	nil,                                 // 39: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
-	nil,                                 // 40: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
-	nil,                                 // 41: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	nil,                                 // 42: fencepost.control.v1.Runner.LabelsEntry
-	(*v1.Problem)(nil),                  // 43: fencepost.plugin.v1.Problem
-	(*timestamppb.Timestamp)(nil),       // 44: google.protobuf.Timestamp
-	(*v1.PartitionOffset)(nil),          // 45: fencepost.plugin.v1.PartitionOffset
+	(*StuckTask)(nil),                   // 34: fencepost.control.v1.StuckTask
+	(*DrainRunnerRequest)(nil),          // 35: fencepost.control.v1.DrainRunnerRequest
+	(*DrainRunnerResponse)(nil),         // 36: fencepost.control.v1.DrainRunnerResponse
+	(*HeldTask)(nil),                    // 37: fencepost.control.v1.HeldTask
+	(*GetClusterRequest)(nil),           // 38: fencepost.control.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),          // 39: fencepost.control.v1.GetClusterResponse
+	nil,                                 // 40: fencepost.control.v1.Connector.ConfigEntry
+	nil,                                 // 41: fencepost.control.v1.TaskInfo.RewindsEntry
+	nil,                                 // 42: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	nil,                                 // 43: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	nil,                                 // 44: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	nil,                                 // 45: fencepost.control.v1.Runner.LabelsEntry
+	(*v1.Problem)(nil),                  // 46: fencepost.plugin.v1.Problem
+	(*timestamppb.Timestamp)(nil),       // 47: google.protobuf.Timestamp
+	(*v1.PartitionOffset)(nil),          // 48: fencepost.plugin.v1.PartitionOffset
 }
 var file_fencepost_control_v1_control_proto_depIdxs = []int32{
-	43, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
-	37, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
+	46, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
+	40, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
 	0,  // 2: fencepost.control.v1.Connector.target:type_name -> fencepost.control.v1.TargetState
 	5,  // 3: fencepost.control.v1.Connector.tasks:type_name -> fencepost.control.v1.TaskInfo
-	44, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
+	47, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
 	4,  // 5: fencepost.control.v1.Connector.events:type_name -> fencepost.control.v1.Happening
-	44, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
-	44, // 7: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
-	38, // 8: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
-	39, // 9: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	47, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
+	47, // 7: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
+	41, // 8: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
+	42, // 9: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
 	0,  // 10: fencepost.control.v1.CreateConnectorRequest.target:type_name -> fencepost.control.v1.TargetState
 	3,  // 11: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	43, // 12: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	40, // 13: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	46, // 12: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	43, // 13: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
 	3,  // 14: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	1,  // 15: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
-	43, // 16: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	41, // 17: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	43, // 18: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
+	46, // 16: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	44, // 17: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	46, // 18: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
 	3,  // 19: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
 	3,  // 20: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 21: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 22: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 23: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 24: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	45, // 25: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	48, // 25: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
 	30, // 26: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
 	33, // 27: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
-	42, // 28: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
-	34, // 29: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
-	44, // 30: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
-	6,  // 31: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
-	8,  // 32: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
-	10, // 33: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
-	12, // 34: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
-	14, // 35: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
-	16, // 36: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
-	18, // 37: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
-	20, // 38: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
-	22, // 39: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
-	24, // 40: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
-	26, // 41: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
-	28, // 42: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
-	31, // 43: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
-	35, // 44: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
-	7,  // 45: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
-	9,  // 46: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
-	11, // 47: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
-	13, // 48: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
-	15, // 49: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
-	17, // 50: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
-	19, // 51: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
-	21, // 52: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
-	23, // 53: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
-	25, // 54: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
-	27, // 55: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
-	29, // 56: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
-	32, // 57: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
-	36, // 58: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
-	45, // [45:59] is the sub-list for method output_type
-	31, // [31:45] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	45, // 28: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
+	37, // 29: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
+	47, // 30: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
+	34, // 31: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
+	33, // 32: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
+	6,  // 33: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
+	8,  // 34: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
+	10, // 35: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
+	12, // 36: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
+	14, // 37: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
+	16, // 38: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
+	18, // 39: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
+	20, // 40: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
+	22, // 41: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
+	24, // 42: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
+	26, // 43: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
+	28, // 44: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
+	31, // 45: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
+	35, // 46: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
+	38, // 47: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
+	7,  // 48: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
+	9,  // 49: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
+	11, // 50: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
+	13, // 51: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
+	15, // 52: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
+	17, // 53: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
+	19, // 54: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
+	21, // 55: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
+	23, // 56: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
+	25, // 57: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
+	27, // 58: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
+	29, // 59: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
+	32, // 60: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
+	36, // 61: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
+	39, // 62: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
+	48, // [48:63] is the sub-list for method output_type
+	33, // [33:48] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_control_v1_control_proto_init() }
@@ -2686,7 +2888,7 @@ func file_fencepost_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_control_v1_control_proto_rawDesc), len(file_fencepost_control_v1_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

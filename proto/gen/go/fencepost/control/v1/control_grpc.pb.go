@@ -37,6 +37,7 @@ const (
 	Control_GetOffsets_FullMethodName        = "/fencepost.control.v1.Control/GetOffsets"
 	Control_ListPlugins_FullMethodName       = "/fencepost.control.v1.Control/ListPlugins"
 	Control_ListRunners_FullMethodName       = "/fencepost.control.v1.Control/ListRunners"
+	Control_DrainRunner_FullMethodName       = "/fencepost.control.v1.Control/DrainRunner"
 	Control_GetCluster_FullMethodName        = "/fencepost.control.v1.Control/GetCluster"
 )
 
@@ -72,6 +73,8 @@ type ControlClient interface {
 	ListPlugins(ctx context.Context, in *ListPluginsRequest, opts ...grpc.CallOption) (*ListPluginsResponse, error)
 	// ListRunners lists runners with their leases.
 	ListRunners(ctx context.Context, in *ListRunnersRequest, opts ...grpc.CallOption) (*ListRunnersResponse, error)
+	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
+	DrainRunner(ctx context.Context, in *DrainRunnerRequest, opts ...grpc.CallOption) (*DrainRunnerResponse, error)
 	// GetCluster says who leads.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
 }
@@ -214,6 +217,16 @@ func (c *controlClient) ListRunners(ctx context.Context, in *ListRunnersRequest,
 	return out, nil
 }
 
+func (c *controlClient) DrainRunner(ctx context.Context, in *DrainRunnerRequest, opts ...grpc.CallOption) (*DrainRunnerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainRunnerResponse)
+	err := c.cc.Invoke(ctx, Control_DrainRunner_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetClusterResponse)
@@ -256,6 +269,8 @@ type ControlServer interface {
 	ListPlugins(context.Context, *ListPluginsRequest) (*ListPluginsResponse, error)
 	// ListRunners lists runners with their leases.
 	ListRunners(context.Context, *ListRunnersRequest) (*ListRunnersResponse, error)
+	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
+	DrainRunner(context.Context, *DrainRunnerRequest) (*DrainRunnerResponse, error)
 	// GetCluster says who leads.
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
 	mustEmbedUnimplementedControlServer()
@@ -306,6 +321,9 @@ func (UnimplementedControlServer) ListPlugins(context.Context, *ListPluginsReque
 }
 func (UnimplementedControlServer) ListRunners(context.Context, *ListRunnersRequest) (*ListRunnersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRunners not implemented")
+}
+func (UnimplementedControlServer) DrainRunner(context.Context, *DrainRunnerRequest) (*DrainRunnerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainRunner not implemented")
 }
 func (UnimplementedControlServer) GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCluster not implemented")
@@ -565,6 +583,24 @@ func _Control_ListRunners_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_DrainRunner_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRunnerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).DrainRunner(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_DrainRunner_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).DrainRunner(ctx, req.(*DrainRunnerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_GetCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetClusterRequest)
 	if err := dec(in); err != nil {
@@ -641,6 +677,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRunners",
 			Handler:    _Control_ListRunners_Handler,
+		},
+		{
+			MethodName: "DrainRunner",
+			Handler:    _Control_DrainRunner_Handler,
 		},
 		{
 			MethodName: "GetCluster",

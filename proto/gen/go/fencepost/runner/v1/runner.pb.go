@@ -120,6 +120,7 @@ type SessionRequest struct {
 	//	*SessionRequest_AlterOffsetsAnswer
 	//	*SessionRequest_Draining
 	//	*SessionRequest_Offer
+	//	*SessionRequest_WarmedUp
 	Message       isSessionRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -304,6 +305,15 @@ func (x *SessionRequest) GetOffer() *Offer {
 	return nil
 }
 
+func (x *SessionRequest) GetWarmedUp() *WarmedUp {
+	if x != nil {
+		if x, ok := x.Message.(*SessionRequest_WarmedUp); ok {
+			return x.WarmedUp
+		}
+	}
+	return nil
+}
+
 type isSessionRequest_Message interface {
 	isSessionRequest_Message()
 }
@@ -383,6 +393,11 @@ type SessionRequest_Offer struct {
 	Offer *Offer `protobuf:"bytes,16,opt,name=offer,proto3,oneof"`
 }
 
+type SessionRequest_WarmedUp struct {
+	// Answer to WarmUp.
+	WarmedUp *WarmedUp `protobuf:"bytes,24,opt,name=warmed_up,json=warmedUp,proto3,oneof"`
+}
+
 func (*SessionRequest_Hello) isSessionRequest_Message() {}
 
 func (*SessionRequest_Heartbeat) isSessionRequest_Message() {}
@@ -413,6 +428,8 @@ func (*SessionRequest_Draining) isSessionRequest_Message() {}
 
 func (*SessionRequest_Offer) isSessionRequest_Message() {}
 
+func (*SessionRequest_WarmedUp) isSessionRequest_Message() {}
+
 // SessionResponse is a message from a coordinator.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -438,6 +455,8 @@ type SessionResponse struct {
 	//	*SessionResponse_Validate
 	//	*SessionResponse_ReadOffsets
 	//	*SessionResponse_AlterOffsets
+	//	*SessionResponse_Drain
+	//	*SessionResponse_WarmUp
 	Message       isSessionResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -631,6 +650,24 @@ func (x *SessionResponse) GetAlterOffsets() *AlterOffsets {
 	return nil
 }
 
+func (x *SessionResponse) GetDrain() *Drain {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_Drain); ok {
+			return x.Drain
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetWarmUp() *WarmUp {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_WarmUp); ok {
+			return x.WarmUp
+		}
+	}
+	return nil
+}
+
 type isSessionResponse_Message interface {
 	isSessionResponse_Message()
 }
@@ -715,6 +752,16 @@ type SessionResponse_AlterOffsets struct {
 	AlterOffsets *AlterOffsets `protobuf:"bytes,17,opt,name=alter_offsets,json=alterOffsets,proto3,oneof"`
 }
 
+type SessionResponse_Drain struct {
+	// The tasks are handed over to other runners, one by one.
+	Drain *Drain `protobuf:"bytes,24,opt,name=drain,proto3,oneof"`
+}
+
+type SessionResponse_WarmUp struct {
+	// Get ready for a task that comes from another runner.
+	WarmUp *WarmUp `protobuf:"bytes,25,opt,name=warm_up,json=warmUp,proto3,oneof"`
+}
+
 func (*SessionResponse_Welcome) isSessionResponse_Message() {}
 
 func (*SessionResponse_Redirect) isSessionResponse_Message() {}
@@ -746,6 +793,10 @@ func (*SessionResponse_Validate) isSessionResponse_Message() {}
 func (*SessionResponse_ReadOffsets) isSessionResponse_Message() {}
 
 func (*SessionResponse_AlterOffsets) isSessionResponse_Message() {}
+
+func (*SessionResponse_Drain) isSessionResponse_Message() {}
+
+func (*SessionResponse_WarmUp) isSessionResponse_Message() {}
 
 // Lease is the right of one runner to run one task.
 type Lease struct {
@@ -851,7 +902,11 @@ type Hello struct {
 	// Plans that it holds: connector and plan epoch.
 	Plans []*PlanRef `protobuf:"bytes,9,rep,name=plans,proto3" json:"plans,omitempty"`
 	// The host, for people.
-	Host          string `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	Host string `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	// Set where the runner is drained already, so that a new leader grants it nothing.
+	Draining *Draining `protobuf:"bytes,14,opt,name=draining,proto3" json:"draining,omitempty"`
+	// The runner answers WarmUp.
+	WarmsUp       bool `protobuf:"varint,15,opt,name=warms_up,json=warmsUp,proto3" json:"warms_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -954,6 +1009,20 @@ func (x *Hello) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Hello) GetDraining() *Draining {
+	if x != nil {
+		return x.Draining
+	}
+	return nil
+}
+
+func (x *Hello) GetWarmsUp() bool {
+	if x != nil {
+		return x.WarmsUp
+	}
+	return false
 }
 
 // PlanRef names a plan that a runner holds.
@@ -3393,9 +3462,11 @@ func (x *AlterOffsetsAnswer) GetError() string {
 	return ""
 }
 
-// Draining says that the runner will stop: its tasks are to be moved, one by one.
+// Draining says that the runner's tasks are to be moved, one by one. A leader that can do so answers with Drain.
 type Draining struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An operator asked for it, by Drain: the runner stays, and goes on with what fits on no other. Otherwise it will stop.
+	Asked         bool `protobuf:"varint,1,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3430,11 +3501,194 @@ func (*Draining) Descriptor() ([]byte, []int) {
 	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
+func (x *Draining) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
+// Drain says that the leader hands the runner's tasks over: each is taken back by Revoke, with a drain, when another runner is ready for it. Until then the runner goes on with it. A runner that will stop and gets no Drain
+// soon, from an older leader or because none is there, ends its tasks by itself. The runner keeps in mind that it is drained, for its next Hello, until it is told otherwise or ends.
+type Drain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It isn't drained any more.
+	Undo          bool `protobuf:"varint,1,opt,name=undo,proto3" json:"undo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Drain) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+// WarmUp asks a runner to have a connector's plugin process running: a task comes from another runner, which goes on until this one is ready. It gives no right to anything: nothing is initialised, read or opened before the
+// grant. The process is kept for a minute without a grant.
+type WarmUp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sender's.
+	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The connector's name.
+	Connector string `protobuf:"bytes,2,opt,name=connector,proto3" json:"connector,omitempty"`
+	// The whole connector configuration, secrets as references.
+	Config map[string]string `protobuf:"bytes,3,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The plugin to run.
+	Plugin        *PluginRef `protobuf:"bytes,4,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WarmUp) Reset() {
+	*x = WarmUp{}
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WarmUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WarmUp) ProtoMessage() {}
+
+func (x *WarmUp) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WarmUp.ProtoReflect.Descriptor instead.
+func (*WarmUp) Descriptor() ([]byte, []int) {
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *WarmUp) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *WarmUp) GetConnector() string {
+	if x != nil {
+		return x.Connector
+	}
+	return ""
+}
+
+func (x *WarmUp) GetConfig() map[string]string {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *WarmUp) GetPlugin() *PluginRef {
+	if x != nil {
+		return x.Plugin
+	}
+	return nil
+}
+
+// WarmedUp says that the runner is ready, or can't be.
+type WarmedUp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request's.
+	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Where set, why the plugin can't run here; another runner is to have the task.
+	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WarmedUp) Reset() {
+	*x = WarmedUp{}
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WarmedUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WarmedUp) ProtoMessage() {}
+
+func (x *WarmedUp) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WarmedUp.ProtoReflect.Descriptor instead.
+func (*WarmedUp) Descriptor() ([]byte, []int) {
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *WarmedUp) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *WarmedUp) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_fencepost_runner_v1_runner_proto protoreflect.FileDescriptor
 
 const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
-	" fencepost/runner/v1/runner.proto\x12\x13fencepost.runner.v1\x1a fencepost/plugin/v1/plugin.proto\"\xb6\b\n" +
+	" fencepost/runner/v1/runner.proto\x12\x13fencepost.runner.v1\x1a fencepost/plugin/v1/plugin.proto\"\xf4\b\n" +
 	"\x0eSessionRequest\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x122\n" +
 	"\x05hello\x18\x02 \x01(\v2\x1a.fencepost.runner.v1.HelloH\x00R\x05hello\x12>\n" +
@@ -3455,8 +3709,10 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x13read_offsets_answer\x18\r \x01(\v2&.fencepost.runner.v1.ReadOffsetsAnswerH\x00R\x11readOffsetsAnswer\x12[\n" +
 	"\x14alter_offsets_answer\x18\x0e \x01(\v2'.fencepost.runner.v1.AlterOffsetsAnswerH\x00R\x12alterOffsetsAnswer\x12;\n" +
 	"\bdraining\x18\x0f \x01(\v2\x1d.fencepost.runner.v1.DrainingH\x00R\bdraining\x122\n" +
-	"\x05offer\x18\x10 \x01(\v2\x1a.fencepost.runner.v1.OfferH\x00R\x05offerB\t\n" +
-	"\amessage\"\xb4\t\n" +
+	"\x05offer\x18\x10 \x01(\v2\x1a.fencepost.runner.v1.OfferH\x00R\x05offer\x12<\n" +
+	"\twarmed_up\x18\x18 \x01(\v2\x1d.fencepost.runner.v1.WarmedUpH\x00R\bwarmedUpB\t\n" +
+	"\amessage\"\xa0\n" +
+	"\n" +
 	"\x0fSessionResponse\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x128\n" +
 	"\awelcome\x18\x02 \x01(\v2\x1c.fencepost.runner.v1.WelcomeH\x00R\awelcome\x12;\n" +
@@ -3477,7 +3733,9 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x10task_set_refused\x18\x0e \x01(\v2#.fencepost.runner.v1.TaskSetRefusedH\x00R\x0etaskSetRefused\x12;\n" +
 	"\bvalidate\x18\x0f \x01(\v2\x1d.fencepost.runner.v1.ValidateH\x00R\bvalidate\x12E\n" +
 	"\fread_offsets\x18\x10 \x01(\v2 .fencepost.runner.v1.ReadOffsetsH\x00R\vreadOffsets\x12H\n" +
-	"\ralter_offsets\x18\x11 \x01(\v2!.fencepost.runner.v1.AlterOffsetsH\x00R\falterOffsetsB\t\n" +
+	"\ralter_offsets\x18\x11 \x01(\v2!.fencepost.runner.v1.AlterOffsetsH\x00R\falterOffsets\x122\n" +
+	"\x05drain\x18\x18 \x01(\v2\x1a.fencepost.runner.v1.DrainH\x00R\x05drain\x126\n" +
+	"\awarm_up\x18\x19 \x01(\v2\x1b.fencepost.runner.v1.WarmUpH\x00R\x06warmUpB\t\n" +
 	"\amessage\"\x91\x01\n" +
 	"\x05Lease\x12\x1c\n" +
 	"\tconnector\x18\x01 \x01(\tR\tconnector\x12 \n" +
@@ -3486,7 +3744,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04task\x18\x04 \x01(\rR\x04task\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xb3\x03\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x89\x04\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -3499,7 +3757,9 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x04held\x18\b \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x04held\x122\n" +
 	"\x05plans\x18\t \x03(\v2\x1c.fencepost.runner.v1.PlanRefR\x05plans\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\x1a9\n" +
+	" \x01(\tR\x04host\x129\n" +
+	"\bdraining\x18\x0e \x01(\v2\x1d.fencepost.runner.v1.DrainingR\bdraining\x12\x19\n" +
+	"\bwarms_up\x18\x0f \x01(\bR\awarmsUp\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"h\n" +
@@ -3716,9 +3976,24 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x12AlterOffsetsAnswer\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\" \n" +
+	"\bDraining\x12\x14\n" +
+	"\x05asked\x18\x01 \x01(\bR\x05asked\"\x1b\n" +
+	"\x05Drain\x12\x12\n" +
+	"\x04undo\x18\x01 \x01(\bR\x04undo\"\xf9\x01\n" +
+	"\x06WarmUp\x12\x1d\n" +
 	"\n" +
-	"\bDraining*\xa1\x01\n" +
+	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x1c\n" +
+	"\tconnector\x18\x02 \x01(\tR\tconnector\x12?\n" +
+	"\x06config\x18\x03 \x03(\v2'.fencepost.runner.v1.WarmUp.ConfigEntryR\x06config\x126\n" +
+	"\x06plugin\x18\x04 \x01(\v2\x1e.fencepost.runner.v1.PluginRefR\x06plugin\x1a9\n" +
+	"\vConfigEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\bWarmedUp\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error*\xa1\x01\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13TASK_STATE_STARTING\x10\x01\x12\x16\n" +
@@ -3743,7 +4018,7 @@ func file_fencepost_runner_v1_runner_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_runner_v1_runner_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fencepost_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_fencepost_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_fencepost_runner_v1_runner_proto_goTypes = []any{
 	(TaskState)(0),                // 0: fencepost.runner.v1.TaskState
 	(*SessionRequest)(nil),        // 1: fencepost.runner.v1.SessionRequest
@@ -3785,19 +4060,23 @@ var file_fencepost_runner_v1_runner_proto_goTypes = []any{
 	(*AlterOffsets)(nil),          // 37: fencepost.runner.v1.AlterOffsets
 	(*AlterOffsetsAnswer)(nil),    // 38: fencepost.runner.v1.AlterOffsetsAnswer
 	(*Draining)(nil),              // 39: fencepost.runner.v1.Draining
-	nil,                           // 40: fencepost.runner.v1.Hello.LabelsEntry
-	nil,                           // 41: fencepost.runner.v1.TaskStatus.RewindsEntry
-	nil,                           // 42: fencepost.runner.v1.Grant.ConfigEntry
-	nil,                           // 43: fencepost.runner.v1.Grant.TaskConfigEntry
-	nil,                           // 44: fencepost.runner.v1.StartPlan.ConfigEntry
-	nil,                           // 45: fencepost.runner.v1.Validate.ConfigEntry
-	nil,                           // 46: fencepost.runner.v1.ReadOffsets.ConfigEntry
-	nil,                           // 47: fencepost.runner.v1.AlterOffsets.ConfigEntry
-	(*v1.DescribeResponse)(nil),   // 48: fencepost.plugin.v1.DescribeResponse
-	(*v1.Claim)(nil),              // 49: fencepost.plugin.v1.Claim
-	(*v1.TaskSet)(nil),            // 50: fencepost.plugin.v1.TaskSet
-	(*v1.Problem)(nil),            // 51: fencepost.plugin.v1.Problem
-	(*v1.PartitionOffset)(nil),    // 52: fencepost.plugin.v1.PartitionOffset
+	(*Drain)(nil),                 // 40: fencepost.runner.v1.Drain
+	(*WarmUp)(nil),                // 41: fencepost.runner.v1.WarmUp
+	(*WarmedUp)(nil),              // 42: fencepost.runner.v1.WarmedUp
+	nil,                           // 43: fencepost.runner.v1.Hello.LabelsEntry
+	nil,                           // 44: fencepost.runner.v1.TaskStatus.RewindsEntry
+	nil,                           // 45: fencepost.runner.v1.Grant.ConfigEntry
+	nil,                           // 46: fencepost.runner.v1.Grant.TaskConfigEntry
+	nil,                           // 47: fencepost.runner.v1.StartPlan.ConfigEntry
+	nil,                           // 48: fencepost.runner.v1.Validate.ConfigEntry
+	nil,                           // 49: fencepost.runner.v1.ReadOffsets.ConfigEntry
+	nil,                           // 50: fencepost.runner.v1.AlterOffsets.ConfigEntry
+	nil,                           // 51: fencepost.runner.v1.WarmUp.ConfigEntry
+	(*v1.DescribeResponse)(nil),   // 52: fencepost.plugin.v1.DescribeResponse
+	(*v1.Claim)(nil),              // 53: fencepost.plugin.v1.Claim
+	(*v1.TaskSet)(nil),            // 54: fencepost.plugin.v1.TaskSet
+	(*v1.Problem)(nil),            // 55: fencepost.plugin.v1.Problem
+	(*v1.PartitionOffset)(nil),    // 56: fencepost.plugin.v1.PartitionOffset
 }
 var file_fencepost_runner_v1_runner_proto_depIdxs = []int32{
 	4,  // 0: fencepost.runner.v1.SessionRequest.hello:type_name -> fencepost.runner.v1.Hello
@@ -3815,68 +4094,74 @@ var file_fencepost_runner_v1_runner_proto_depIdxs = []int32{
 	38, // 12: fencepost.runner.v1.SessionRequest.alter_offsets_answer:type_name -> fencepost.runner.v1.AlterOffsetsAnswer
 	39, // 13: fencepost.runner.v1.SessionRequest.draining:type_name -> fencepost.runner.v1.Draining
 	6,  // 14: fencepost.runner.v1.SessionRequest.offer:type_name -> fencepost.runner.v1.Offer
-	9,  // 15: fencepost.runner.v1.SessionResponse.welcome:type_name -> fencepost.runner.v1.Welcome
-	10, // 16: fencepost.runner.v1.SessionResponse.redirect:type_name -> fencepost.runner.v1.Redirect
-	12, // 17: fencepost.runner.v1.SessionResponse.heartbeat_answer:type_name -> fencepost.runner.v1.HeartbeatAnswer
-	14, // 18: fencepost.runner.v1.SessionResponse.prepare_start_answer:type_name -> fencepost.runner.v1.PrepareStartAnswer
-	16, // 19: fencepost.runner.v1.SessionResponse.confirm_answer:type_name -> fencepost.runner.v1.ConfirmAnswer
-	18, // 20: fencepost.runner.v1.SessionResponse.look_answer:type_name -> fencepost.runner.v1.LookAnswer
-	21, // 21: fencepost.runner.v1.SessionResponse.record_topics_answer:type_name -> fencepost.runner.v1.RecordTopicsAnswer
-	23, // 22: fencepost.runner.v1.SessionResponse.claim_partitions_answer:type_name -> fencepost.runner.v1.ClaimPartitionsAnswer
-	26, // 23: fencepost.runner.v1.SessionResponse.grant:type_name -> fencepost.runner.v1.Grant
-	28, // 24: fencepost.runner.v1.SessionResponse.revoke:type_name -> fencepost.runner.v1.Revoke
-	29, // 25: fencepost.runner.v1.SessionResponse.start_plan:type_name -> fencepost.runner.v1.StartPlan
-	30, // 26: fencepost.runner.v1.SessionResponse.stop_plan:type_name -> fencepost.runner.v1.StopPlan
-	32, // 27: fencepost.runner.v1.SessionResponse.task_set_refused:type_name -> fencepost.runner.v1.TaskSetRefused
-	33, // 28: fencepost.runner.v1.SessionResponse.validate:type_name -> fencepost.runner.v1.Validate
-	35, // 29: fencepost.runner.v1.SessionResponse.read_offsets:type_name -> fencepost.runner.v1.ReadOffsets
-	37, // 30: fencepost.runner.v1.SessionResponse.alter_offsets:type_name -> fencepost.runner.v1.AlterOffsets
-	40, // 31: fencepost.runner.v1.Hello.labels:type_name -> fencepost.runner.v1.Hello.LabelsEntry
-	6,  // 32: fencepost.runner.v1.Hello.offer:type_name -> fencepost.runner.v1.Offer
-	3,  // 33: fencepost.runner.v1.Hello.held:type_name -> fencepost.runner.v1.Lease
-	5,  // 34: fencepost.runner.v1.Hello.plans:type_name -> fencepost.runner.v1.PlanRef
-	7,  // 35: fencepost.runner.v1.Offer.plugins:type_name -> fencepost.runner.v1.PluginInfo
-	8,  // 36: fencepost.runner.v1.Offer.broken:type_name -> fencepost.runner.v1.BrokenPlugin
-	48, // 37: fencepost.runner.v1.PluginInfo.description:type_name -> fencepost.plugin.v1.DescribeResponse
-	3,  // 38: fencepost.runner.v1.Heartbeat.leases:type_name -> fencepost.runner.v1.Lease
-	3,  // 39: fencepost.runner.v1.HeartbeatAnswer.lost:type_name -> fencepost.runner.v1.Lease
-	3,  // 40: fencepost.runner.v1.PrepareStart.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 41: fencepost.runner.v1.Confirm.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 42: fencepost.runner.v1.Look.lease:type_name -> fencepost.runner.v1.Lease
-	19, // 43: fencepost.runner.v1.LookAnswer.hanging:type_name -> fencepost.runner.v1.HangingPartition
-	3,  // 44: fencepost.runner.v1.RecordTopics.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 45: fencepost.runner.v1.ClaimPartitions.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 46: fencepost.runner.v1.TaskStatus.lease:type_name -> fencepost.runner.v1.Lease
-	0,  // 47: fencepost.runner.v1.TaskStatus.state:type_name -> fencepost.runner.v1.TaskState
-	41, // 48: fencepost.runner.v1.TaskStatus.rewinds:type_name -> fencepost.runner.v1.TaskStatus.RewindsEntry
-	3,  // 49: fencepost.runner.v1.TaskEnded.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 50: fencepost.runner.v1.Grant.lease:type_name -> fencepost.runner.v1.Lease
-	42, // 51: fencepost.runner.v1.Grant.config:type_name -> fencepost.runner.v1.Grant.ConfigEntry
-	43, // 52: fencepost.runner.v1.Grant.task_config:type_name -> fencepost.runner.v1.Grant.TaskConfigEntry
-	49, // 53: fencepost.runner.v1.Grant.claim:type_name -> fencepost.plugin.v1.Claim
-	27, // 54: fencepost.runner.v1.Grant.plugin:type_name -> fencepost.runner.v1.PluginRef
-	3,  // 55: fencepost.runner.v1.Revoke.lease:type_name -> fencepost.runner.v1.Lease
-	5,  // 56: fencepost.runner.v1.StartPlan.plan:type_name -> fencepost.runner.v1.PlanRef
-	44, // 57: fencepost.runner.v1.StartPlan.config:type_name -> fencepost.runner.v1.StartPlan.ConfigEntry
-	27, // 58: fencepost.runner.v1.StartPlan.plugin:type_name -> fencepost.runner.v1.PluginRef
-	5,  // 59: fencepost.runner.v1.StopPlan.plan:type_name -> fencepost.runner.v1.PlanRef
-	5,  // 60: fencepost.runner.v1.PlanResult.plan:type_name -> fencepost.runner.v1.PlanRef
-	50, // 61: fencepost.runner.v1.PlanResult.task_set:type_name -> fencepost.plugin.v1.TaskSet
-	5,  // 62: fencepost.runner.v1.TaskSetRefused.plan:type_name -> fencepost.runner.v1.PlanRef
-	45, // 63: fencepost.runner.v1.Validate.config:type_name -> fencepost.runner.v1.Validate.ConfigEntry
-	51, // 64: fencepost.runner.v1.ValidateAnswer.problems:type_name -> fencepost.plugin.v1.Problem
-	46, // 65: fencepost.runner.v1.ReadOffsets.config:type_name -> fencepost.runner.v1.ReadOffsets.ConfigEntry
-	52, // 66: fencepost.runner.v1.ReadOffsetsAnswer.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	3,  // 67: fencepost.runner.v1.AlterOffsets.lease:type_name -> fencepost.runner.v1.Lease
-	47, // 68: fencepost.runner.v1.AlterOffsets.config:type_name -> fencepost.runner.v1.AlterOffsets.ConfigEntry
-	52, // 69: fencepost.runner.v1.AlterOffsets.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	1,  // 70: fencepost.runner.v1.Coordinator.Session:input_type -> fencepost.runner.v1.SessionRequest
-	2,  // 71: fencepost.runner.v1.Coordinator.Session:output_type -> fencepost.runner.v1.SessionResponse
-	71, // [71:72] is the sub-list for method output_type
-	70, // [70:71] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	42, // 15: fencepost.runner.v1.SessionRequest.warmed_up:type_name -> fencepost.runner.v1.WarmedUp
+	9,  // 16: fencepost.runner.v1.SessionResponse.welcome:type_name -> fencepost.runner.v1.Welcome
+	10, // 17: fencepost.runner.v1.SessionResponse.redirect:type_name -> fencepost.runner.v1.Redirect
+	12, // 18: fencepost.runner.v1.SessionResponse.heartbeat_answer:type_name -> fencepost.runner.v1.HeartbeatAnswer
+	14, // 19: fencepost.runner.v1.SessionResponse.prepare_start_answer:type_name -> fencepost.runner.v1.PrepareStartAnswer
+	16, // 20: fencepost.runner.v1.SessionResponse.confirm_answer:type_name -> fencepost.runner.v1.ConfirmAnswer
+	18, // 21: fencepost.runner.v1.SessionResponse.look_answer:type_name -> fencepost.runner.v1.LookAnswer
+	21, // 22: fencepost.runner.v1.SessionResponse.record_topics_answer:type_name -> fencepost.runner.v1.RecordTopicsAnswer
+	23, // 23: fencepost.runner.v1.SessionResponse.claim_partitions_answer:type_name -> fencepost.runner.v1.ClaimPartitionsAnswer
+	26, // 24: fencepost.runner.v1.SessionResponse.grant:type_name -> fencepost.runner.v1.Grant
+	28, // 25: fencepost.runner.v1.SessionResponse.revoke:type_name -> fencepost.runner.v1.Revoke
+	29, // 26: fencepost.runner.v1.SessionResponse.start_plan:type_name -> fencepost.runner.v1.StartPlan
+	30, // 27: fencepost.runner.v1.SessionResponse.stop_plan:type_name -> fencepost.runner.v1.StopPlan
+	32, // 28: fencepost.runner.v1.SessionResponse.task_set_refused:type_name -> fencepost.runner.v1.TaskSetRefused
+	33, // 29: fencepost.runner.v1.SessionResponse.validate:type_name -> fencepost.runner.v1.Validate
+	35, // 30: fencepost.runner.v1.SessionResponse.read_offsets:type_name -> fencepost.runner.v1.ReadOffsets
+	37, // 31: fencepost.runner.v1.SessionResponse.alter_offsets:type_name -> fencepost.runner.v1.AlterOffsets
+	40, // 32: fencepost.runner.v1.SessionResponse.drain:type_name -> fencepost.runner.v1.Drain
+	41, // 33: fencepost.runner.v1.SessionResponse.warm_up:type_name -> fencepost.runner.v1.WarmUp
+	43, // 34: fencepost.runner.v1.Hello.labels:type_name -> fencepost.runner.v1.Hello.LabelsEntry
+	6,  // 35: fencepost.runner.v1.Hello.offer:type_name -> fencepost.runner.v1.Offer
+	3,  // 36: fencepost.runner.v1.Hello.held:type_name -> fencepost.runner.v1.Lease
+	5,  // 37: fencepost.runner.v1.Hello.plans:type_name -> fencepost.runner.v1.PlanRef
+	39, // 38: fencepost.runner.v1.Hello.draining:type_name -> fencepost.runner.v1.Draining
+	7,  // 39: fencepost.runner.v1.Offer.plugins:type_name -> fencepost.runner.v1.PluginInfo
+	8,  // 40: fencepost.runner.v1.Offer.broken:type_name -> fencepost.runner.v1.BrokenPlugin
+	52, // 41: fencepost.runner.v1.PluginInfo.description:type_name -> fencepost.plugin.v1.DescribeResponse
+	3,  // 42: fencepost.runner.v1.Heartbeat.leases:type_name -> fencepost.runner.v1.Lease
+	3,  // 43: fencepost.runner.v1.HeartbeatAnswer.lost:type_name -> fencepost.runner.v1.Lease
+	3,  // 44: fencepost.runner.v1.PrepareStart.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 45: fencepost.runner.v1.Confirm.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 46: fencepost.runner.v1.Look.lease:type_name -> fencepost.runner.v1.Lease
+	19, // 47: fencepost.runner.v1.LookAnswer.hanging:type_name -> fencepost.runner.v1.HangingPartition
+	3,  // 48: fencepost.runner.v1.RecordTopics.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 49: fencepost.runner.v1.ClaimPartitions.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 50: fencepost.runner.v1.TaskStatus.lease:type_name -> fencepost.runner.v1.Lease
+	0,  // 51: fencepost.runner.v1.TaskStatus.state:type_name -> fencepost.runner.v1.TaskState
+	44, // 52: fencepost.runner.v1.TaskStatus.rewinds:type_name -> fencepost.runner.v1.TaskStatus.RewindsEntry
+	3,  // 53: fencepost.runner.v1.TaskEnded.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 54: fencepost.runner.v1.Grant.lease:type_name -> fencepost.runner.v1.Lease
+	45, // 55: fencepost.runner.v1.Grant.config:type_name -> fencepost.runner.v1.Grant.ConfigEntry
+	46, // 56: fencepost.runner.v1.Grant.task_config:type_name -> fencepost.runner.v1.Grant.TaskConfigEntry
+	53, // 57: fencepost.runner.v1.Grant.claim:type_name -> fencepost.plugin.v1.Claim
+	27, // 58: fencepost.runner.v1.Grant.plugin:type_name -> fencepost.runner.v1.PluginRef
+	3,  // 59: fencepost.runner.v1.Revoke.lease:type_name -> fencepost.runner.v1.Lease
+	5,  // 60: fencepost.runner.v1.StartPlan.plan:type_name -> fencepost.runner.v1.PlanRef
+	47, // 61: fencepost.runner.v1.StartPlan.config:type_name -> fencepost.runner.v1.StartPlan.ConfigEntry
+	27, // 62: fencepost.runner.v1.StartPlan.plugin:type_name -> fencepost.runner.v1.PluginRef
+	5,  // 63: fencepost.runner.v1.StopPlan.plan:type_name -> fencepost.runner.v1.PlanRef
+	5,  // 64: fencepost.runner.v1.PlanResult.plan:type_name -> fencepost.runner.v1.PlanRef
+	54, // 65: fencepost.runner.v1.PlanResult.task_set:type_name -> fencepost.plugin.v1.TaskSet
+	5,  // 66: fencepost.runner.v1.TaskSetRefused.plan:type_name -> fencepost.runner.v1.PlanRef
+	48, // 67: fencepost.runner.v1.Validate.config:type_name -> fencepost.runner.v1.Validate.ConfigEntry
+	55, // 68: fencepost.runner.v1.ValidateAnswer.problems:type_name -> fencepost.plugin.v1.Problem
+	49, // 69: fencepost.runner.v1.ReadOffsets.config:type_name -> fencepost.runner.v1.ReadOffsets.ConfigEntry
+	56, // 70: fencepost.runner.v1.ReadOffsetsAnswer.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	3,  // 71: fencepost.runner.v1.AlterOffsets.lease:type_name -> fencepost.runner.v1.Lease
+	50, // 72: fencepost.runner.v1.AlterOffsets.config:type_name -> fencepost.runner.v1.AlterOffsets.ConfigEntry
+	56, // 73: fencepost.runner.v1.AlterOffsets.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	51, // 74: fencepost.runner.v1.WarmUp.config:type_name -> fencepost.runner.v1.WarmUp.ConfigEntry
+	27, // 75: fencepost.runner.v1.WarmUp.plugin:type_name -> fencepost.runner.v1.PluginRef
+	1,  // 76: fencepost.runner.v1.Coordinator.Session:input_type -> fencepost.runner.v1.SessionRequest
+	2,  // 77: fencepost.runner.v1.Coordinator.Session:output_type -> fencepost.runner.v1.SessionResponse
+	77, // [77:78] is the sub-list for method output_type
+	76, // [76:77] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_runner_v1_runner_proto_init() }
@@ -3900,6 +4185,7 @@ func file_fencepost_runner_v1_runner_proto_init() {
 		(*SessionRequest_AlterOffsetsAnswer)(nil),
 		(*SessionRequest_Draining)(nil),
 		(*SessionRequest_Offer)(nil),
+		(*SessionRequest_WarmedUp)(nil),
 	}
 	file_fencepost_runner_v1_runner_proto_msgTypes[1].OneofWrappers = []any{
 		(*SessionResponse_Welcome)(nil),
@@ -3918,6 +4204,8 @@ func file_fencepost_runner_v1_runner_proto_init() {
 		(*SessionResponse_Validate)(nil),
 		(*SessionResponse_ReadOffsets)(nil),
 		(*SessionResponse_AlterOffsets)(nil),
+		(*SessionResponse_Drain)(nil),
+		(*SessionResponse_WarmUp)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3925,7 +4213,7 @@ func file_fencepost_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_runner_v1_runner_proto_rawDesc), len(file_fencepost_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   47,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
