@@ -94,7 +94,10 @@ func (r *rogue) Describe(ctx context.Context, _ *pluginv1.DescribeRequest) (*plu
 	}
 	return &pluginv1.DescribeResponse{
 		Name: "rogue-" + r.mode, Version: "1.0.0",
-		Types: []*pluginv1.ConnectorType{{Name: "rogue-" + r.mode, Config: []*pluginv1.ConfigKey{{Name: "topic", Type: pluginv1.ConfigType_CONFIG_TYPE_STRING, Required: true}}}},
+		Types: []*pluginv1.ConnectorType{{Name: "rogue-" + r.mode, Config: []*pluginv1.ConfigKey{
+			{Name: "topic", Type: pluginv1.ConfigType_CONFIG_TYPE_STRING, Required: true},
+			{Name: "lock", Type: pluginv1.ConfigType_CONFIG_TYPE_STRING},
+		}}},
 	}, nil
 }
 
@@ -145,7 +148,10 @@ func (r *rogue) Shutdown(ctx context.Context, _ *pluginv1.ShutdownRequest) (*plu
 
 // Run sends a hundred records, ten a batch, in its own way.
 func (r *rogue) Run(stream pluginv1.Plugin_RunServer) error {
-	next, err := r.open(stream)
+	if r.is("lock") || r.is("lock-silent") {
+		return r.runLocked(stream)
+	}
+	next, _, err := r.open(stream)
 	if err != nil {
 		return err
 	}
@@ -164,6 +170,10 @@ func (r *rogue) Run(stream pluginv1.Plugin_RunServer) error {
 			seq++
 		}
 	}
+	return r.untilStopped(stream)
+}
+
+func (r *rogue) untilStopped(stream pluginv1.Plugin_RunServer) error {
 	for {
 		req, err := stream.Recv()
 		if err != nil || req.GetStop() != nil {
@@ -178,19 +188,18 @@ func (r *rogue) Run(stream pluginv1.Plugin_RunServer) error {
 }
 
 // open reads up to the first credit, and declares.
-func (r *rogue) open(stream pluginv1.Plugin_RunServer) (next int, err error) {
-	var open *pluginv1.RunOpen
+func (r *rogue) open(stream pluginv1.Plugin_RunServer) (next int, open *pluginv1.RunOpen, err error) {
 	for {
 		req, err := stream.Recv()
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if o := req.GetOpen(); o != nil {
 			open = o
 		}
 		for _, stored := range req.GetStored().GetOffsets() {
 			if _, err := fmt.Sscanf(string(stored.GetOffset()), `{"n":%d}`, &next); err != nil {
-				return 0, fmt.Errorf("stored offset %s: %w", stored.GetOffset(), err)
+				return 0, nil, fmt.Errorf("stored offset %s: %w", stored.GetOffset(), err)
 			}
 			next++
 		}
@@ -207,9 +216,9 @@ func (r *rogue) open(stream pluginv1.Plugin_RunServer) (next int, err error) {
 		Topics:     []*pluginv1.DeclaredTopic{{Number: 1, Name: open.GetConfig()["topic"]}},
 	}
 	if err := stream.Send(&pluginv1.RunResponse{Message: &pluginv1.RunResponse_Declare{Declare: declare}}); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return next, stream.Send(&pluginv1.RunResponse{Message: &pluginv1.RunResponse_Opened{Opened: &pluginv1.Opened{}}})
+	return next, open, stream.Send(&pluginv1.RunResponse{Message: &pluginv1.RunResponse_Opened{Opened: &pluginv1.Opened{}}})
 }
 
 func (r *rogue) send(stream pluginv1.Plugin_RunServer, b *pluginv1.Batch) error {

@@ -512,6 +512,44 @@ func TestKeyThatNamesNoPartitionIsReported(t *testing.T) {
 	}
 }
 
+// TestAProofChangesNothing: it is a transaction like any other to the broker, and nothing at all to readers, also beside stored offsets and through a compaction that keeps it.
+func TestAProofChangesNothing(t *testing.T) {
+	b := fakeBed(t)
+	b.create(3)
+	p, s := b.publisher("p"), b.load()
+	prove := func() {
+		batch, topics := s.Proof(2)
+		if err := p.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Produce(b.limited(), batch, topics); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Commit(b.limited()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prove()
+	wantShown(t, b.load())
+	b.commit(p, s, position(`{"file":"a"}`, `{"n":1}`))
+	prove()
+	wantShown(t, s, `{"file":"a"} → {"n":1}`)
+	wantShown(t, b.load(), `{"file":"a"} → {"n":1}`)
+	key := `["seq",{"fencepost.task":2}]`
+	proofs := 0
+	for _, r := range b.raw() {
+		if r.key == key {
+			proofs++
+			if want := (record{key: key, value: "-", partition: partitionOf([]byte(key), 3)}); r != want {
+				t.Errorf("the proof is %+v, want %+v", r, want)
+			}
+		}
+	}
+	if proofs != 2 {
+		t.Errorf("%d proofs were written, want 2", proofs)
+	}
+}
+
 func TestStageRefusesWhatIsNoOffset(t *testing.T) {
 	s := newStore(&Config{Topic: topic, Connector: connector}, 1)
 	for _, p := range []source.PartitionOffset{position(`{"a":[]}`, `{"n":1}`), position(`{}`, `{"n":1}`), position(`{"a":1}`, `{"n":{}}`), position(`{"a":1}`, `7`)} {

@@ -121,6 +121,14 @@ func (s *Store) stage(b *source.Batch, position source.PartitionOffset) error {
 	return nil
 }
 
+// Proof makes one record that changes nothing, for a task that asks whether its producer still owns its transactional id: the tombstone of a key that no source partition has. Every reader skips it, Kafka Connect's too.
+func (s *Store) Proof(task uint32) (batch *source.Batch, topics []string) {
+	key := append(append([]byte{'['}, quote(s.connector)...), fmt.Sprintf(`,{%q:%d}]`, source.ReservedField, task)...)
+	b := &source.Batch{DefaultTopic: 1}
+	appendRecord(b, key, nil, partitionOf(key, s.partitions))
+	return b, []string{"", s.topic}
+}
+
 func appendRecord(b *source.Batch, key, value []byte, partition int32) {
 	b.Count++
 	b.Arena = append(append(b.Arena, key...), value...)

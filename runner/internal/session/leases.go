@@ -13,6 +13,21 @@ import (
 type leases struct {
 	mu        sync.Mutex
 	deadlines map[lease.Lease]time.Time
+	ttl       time.Duration // of a renewal, as the last leader said
+}
+
+// lasting notes how long a renewal lasts.
+func (t *leases) lasting(ttl time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ttl = ttl
+}
+
+// trust is a lease's deadline, and how long a renewal lasts.
+func (t *leases) trust(l lease.Lease) (until time.Time, ttl time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.deadlines[l], t.ttl
 }
 
 // add notes a grant. It refuses what is over the limit.

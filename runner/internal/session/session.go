@@ -168,6 +168,9 @@ func (s *Session) Draining() { s.box.setDraining() }
 // Valid says whether a lease may be trusted right now.
 func (s *Session) Valid(l lease.Lease) bool { return s.leases.valid(l, time.Now()) }
 
+// Trust says until when a lease may be trusted, and how long a renewal lasts. The zero time is a lease that isn't held. Who finds that the deadline isn't moved on has no leader.
+func (s *Session) Trust(l lease.Lease) (until time.Time, ttl time.Duration) { return s.leases.trust(l) }
+
 // seen notes a coordinator's term. A lower one than any before is refused (I6).
 func (s *Session) seen(term uint64) error {
 	s.mu.Lock()

@@ -58,6 +58,30 @@ func TestALeaseLastsFromWhenItsHeartbeatWasSent(t *testing.T) {
 	})
 }
 
+// TestTrustSaysWhenTheLeaderWasHeardOfLast: who isn't renewed any more has no leader, whether the stream is gone or only silent.
+func TestTrustSaysWhenTheLeaderWasHeardOfLast(t *testing.T) {
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		if until, _ := t.session.Trust(orders); !until.IsZero() {
+			t.Fatal("trusted before it was granted")
+		}
+		t.grant(p, orders)
+		began := time.Now().Add(-t.at())
+		renewed := until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		for len(renewed.GetLeases()) == 0 {
+			renewed = until(p, false, (*runnerv1.SessionRequest).GetHeartbeat)
+		}
+		sent := t.at()
+		p.renew(renewed)
+		synctest.Wait()
+		wait(ttl)
+		trusted, lasts := t.session.Trust(orders)
+		if lasts != ttl || !trusted.Equal(began.Add(sent+ttl)) {
+			t.Errorf("trusted until %s for %s, want until %s for %s", trusted.Sub(began), lasts, sent+ttl, ttl)
+		}
+	})
+}
+
 func TestAGrantLastsALittleLessThanItSays(t *testing.T) {
 	run(t, []string{"c1"}, func(t *bed) {
 		p, _ := t.welcome("c1")

@@ -136,6 +136,7 @@ func (st *stream) welcome(w *runnerv1.Welcome) error {
 		return fmt.Errorf("protocol error: heartbeats every %d ms for leases of %d ms", w.GetHeartbeatMs(), w.GetLeaseTtlMs())
 	}
 	st.heartbeat = milliseconds(w.GetHeartbeatMs())
+	st.s.leases.lasting(milliseconds(w.GetLeaseTtlMs()))
 	st.s.route.welcomed(w.GetCoordinators())
 	close(st.welcomed)
 	st.s.connected.Store(true)

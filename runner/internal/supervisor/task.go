@@ -155,7 +155,13 @@ func (r *run) attempt() (f *task.Failure) {
 	if err == nil {
 		return r.endedByItself()
 	}
-	return r.ofPlugin(asFailure(err))
+	failed := asFailure(err)
+	if failed.PluginLeft {
+		// It would keep the source from whoever reads it next, here or elsewhere. It costs its siblings an attempt.
+		r.log.Error("the plugin didn't let go of the task: it is killed")
+		r.proc.proc.Kill()
+	}
+	return r.ofPlugin(failed)
 }
 
 // ofPlugin tells a process that ended from an error that the plugin reported: the one is the plugin's fault, the other says something of its source. The end of a process is known by its own error, since a

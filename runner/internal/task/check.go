@@ -6,6 +6,9 @@ import (
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
+// reserved is how the canonical form of a key of Fencepost's own in the offsets topic begins.
+var reserved = []byte(`{"` + source.ReservedField + `"`)
+
 // checker holds a plugin to the protocol: a plugin is hostile (house rule), so its numbers, order, offsets and partitions are checked before anything else sees them. One goroutine uses it, the
 // one that calls Send. What it returns is the end of the attempt, naming the rule.
 type checker struct {
@@ -115,6 +118,9 @@ func (c *checker) partition(p source.DeclaredPartition) error {
 	}
 	if have, ok := c.numbers[string(canonical)]; ok {
 		return broken("source partition %s has two numbers, %d and %d", clip(p.Partition), have, p.Number)
+	}
+	if bytes.HasPrefix(canonical, reserved) {
+		return broken("source partition %s is Fencepost's own: a field %q may not be the first of a source partition", clip(p.Partition), source.ReservedField)
 	}
 	// I8: a partition outside the claim may be another task's.
 	if !c.inside(canonical) {

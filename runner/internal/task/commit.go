@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost-io/fencepost/runner/internal/publish"
+	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
 // commit ends the transaction: offsets last, then the commit, then the plugin hears of it.
@@ -18,17 +19,31 @@ func (w *writer) commit(ctx context.Context) error {
 	if err != nil {
 		return fromKafka(err)
 	}
-	// An offset-only transaction begins here: the source moved and gave no record.
+	if err := w.conclude(ctx, offsets, topics); err != nil {
+		return err
+	}
+	// Nothing is called safe before that.
+	if err := w.lookIfLost(ctx); err != nil {
+		return err
+	}
+	w.committed()
+	return nil
+}
+
+// conclude produces a transaction's last records and commits it. An offset-only transaction begins here: the source moved and gave no record.
+func (w *writer) conclude(ctx context.Context, last *source.Batch, topics []string) error {
+	t := &w.txn
 	if !t.open {
 		if err := w.begin(ctx); err != nil {
 			return err
 		}
 	}
+	began := time.Now()
 	limited, cancel := context.WithDeadline(ctx, t.begun.Add(w.cfg.Settings.TransactionTimeout))
 	defer cancel()
 	fault("X3")
 	// I1: the offsets are the last thing in the transaction, and cover every record in it.
-	if err := w.pub.Produce(limited, offsets, topics); err != nil {
+	if err := w.pub.Produce(limited, last, topics); err != nil {
 		return w.failed(err)
 	}
 	fault("X4")
@@ -37,11 +52,7 @@ func (w *writer) commit(ctx context.Context) error {
 	}
 	fault("X6")
 	t.open = false
-	// Nothing is called safe before that.
-	if err := w.lookIfLost(ctx); err != nil {
-		return err
-	}
-	w.committed()
+	w.prover.committed(began)
 	return nil
 }
 

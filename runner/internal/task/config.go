@@ -55,6 +55,8 @@ type Coordinator interface {
 	PrepareStart(ctx context.Context, l lease.Lease) error
 	// Valid says from memory whether the lease is still held. It proves nothing; it saves a useless start.
 	Valid(l lease.Lease) bool
+	// Trust says until when the lease may be trusted, and how long a renewal lasts. The zero time is a lease that isn't held.
+	Trust(l lease.Lease) (until time.Time, ttl time.Duration)
 	// Confirm asks whether the lease still holds, after the initialisation returned.
 	Confirm(ctx context.Context, l lease.Lease) error
 	// Look looks for hanging transactions of the connector's own ids.
@@ -88,6 +90,8 @@ type Offsets interface {
 	Stage(offsets []source.PartitionOffset) (*source.Batch, []string, error)
 	// Applied says that what was staged is committed.
 	Applied()
+	// Proof makes records that change nothing, whoever reads them. To commit them asks the broker whether the producer still owns its id.
+	Proof(task uint32) (*source.Batch, []string)
 }
 
 // Limits of an attempt (I10).

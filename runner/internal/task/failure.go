@@ -47,6 +47,8 @@ const (
 	CauseFenced = "fenced"
 	// CauseExpired: a transaction was open for too long. The next attempt takes smaller ones.
 	CauseExpired = "expired"
+	// CauseUnproven: there is no leader, and no transaction succeeds.
+	CauseUnproven = "unproven"
 	// CauseAbandoned: the context ended.
 	CauseAbandoned = "abandoned"
 	// CauseBug: something here is broken.
@@ -60,6 +62,8 @@ type Failure struct {
 	Cause string
 	// Progress says that the attempt committed something: whoever counts attempts may start again.
 	Progress bool
+	// PluginLeft says that the plugin didn't end its stream, and may still hold on to the source: its process has to go.
+	PluginLeft bool
 	// Err says what happened and what to do about it, for users.
 	Err error
 }
@@ -144,6 +148,15 @@ func fromPlugin(err error) *Failure {
 func expired(records int, bytes int64, open, timeout time.Duration, why string) *Failure {
 	return failure(Again, CauseExpired, "a transaction of %d records (%d bytes) was open for %s, and transaction.timeout.ms is %s%s",
 		records, bytes, open.Round(time.Millisecond), timeout, why)
+}
+
+// becauseOf gives, where another stage ended the context, that stage's reason: what the writer met was its consequence.
+func becauseOf(ctx context.Context, err error) error {
+	var own *Failure
+	if err != nil && errors.As(context.Cause(ctx), &own) {
+		return own
+	}
+	return err
 }
 
 // abandoned says that the context ended; where a stage here ended it, that is why.

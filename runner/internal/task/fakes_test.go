@@ -159,6 +159,9 @@ func (p *fakePublisher) Produce(ctx context.Context, b *source.Batch, topics []s
 	}
 	for _, r := range b.Records() {
 		topic := topics[r.Topic]
+		if topic == offsetsTopic && r.Value == nil {
+			continue // it changes nothing
+		}
 		if topic == offsetsTopic {
 			p.stage[string(r.Key)] = source.PartitionOffset{Partition: source.JSON(r.Key), Offset: source.JSON(r.Value)}
 			continue
@@ -281,6 +284,12 @@ func (o *fakeOffsets) Stage(offsets []source.PartitionOffset) (*source.Batch, []
 	return b.Batch(0), []string{"", offsetsTopic}, nil
 }
 
+func (o *fakeOffsets) Proof(task uint32) (*source.Batch, []string) {
+	var b source.Builder
+	b.Add(source.RecordView{Key: fmt.Appendf(nil, "proof-%d", task), Partition: 1, Topic: 1, TimestampMS: source.NoTimestamp})
+	return b.Batch(0), []string{"", offsetsTopic}
+}
+
 func (o *fakeOffsets) Applied() {
 	for _, p := range o.staged {
 		canonical, _ := source.Canonical(p.Partition)
@@ -293,12 +302,34 @@ func (o *fakeOffsets) Applied() {
 type fakeCoordinator struct {
 	k       *kafkaModel
 	invalid bool
+	// cut is when the leader was heard of last; the zero time is now.
+	cut time.Time
 }
+
+const leaseTTL = 10 * time.Second
 
 func (c *fakeCoordinator) PrepareStart(ctx context.Context, _ lease.Lease) error {
 	return c.k.note(ctx, "prepare", "")
 }
 func (c *fakeCoordinator) Valid(lease.Lease) bool { return !c.invalid }
+func (c *fakeCoordinator) Trust(lease.Lease) (time.Time, time.Duration) {
+	c.k.mu.Lock()
+	defer c.k.mu.Unlock()
+	if !c.cut.IsZero() {
+		return c.cut.Add(leaseTTL), leaseTTL
+	}
+	return time.Now().Add(leaseTTL), leaseTTL
+}
+
+// lose cuts the coordinator off; find brings it back.
+func (c *fakeCoordinator) lose() { c.set(time.Now()) }
+func (c *fakeCoordinator) find() { c.set(time.Time{}) }
+
+func (c *fakeCoordinator) set(cut time.Time) {
+	c.k.mu.Lock()
+	defer c.k.mu.Unlock()
+	c.cut = cut
+}
 func (c *fakeCoordinator) Confirm(ctx context.Context, _ lease.Lease) error {
 	return c.k.note(ctx, "confirm", "")
 }

@@ -336,3 +336,9 @@ func (s *store) applied() {
 	defer s.mu.Unlock()
 	s.offsets.Applied()
 }
+
+func (s *store) proof(task uint32) (*source.Batch, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.offsets.Proof(task)
+}

@@ -226,8 +226,9 @@ func (a *attempt) stream(parent context.Context) error {
 		}
 	})
 	stages.Go(func() { a.drain(ctx, in) })
+	stages.Go(func() { a.watchTrust(ctx, a.writer.prover, cancel) })
 
-	err = a.guard(func() error { return a.writer.run(ctx) })
+	err = a.fencedAlone(becauseOf(ctx, a.guard(func() error { return a.writer.run(ctx) })))
 	left := a.stopPlugin(parent, in, pluginDone, cancel, err)
 	stages.Wait()
 	return errors.Join(err, left)
@@ -270,7 +271,8 @@ func (a *attempt) drain(ctx context.Context, in *inlet) {
 	}
 }
 
-// stopPlugin ends the plugin's stream: Stop, then its context. A plugin that ignores both is left behind, and the error says so.
+// stopPlugin ends the plugin's stream: Stop, then its context. Where the task isn't this runner's any more, somebody else waits for the source, and nobody for the plugin. A plugin that ignores both is left
+// behind, and the error says so.
 func (a *attempt) stopPlugin(ctx context.Context, in *inlet, done <-chan struct{}, cancel context.CancelCauseFunc, why error) error {
 	reason := "drained"
 	if why != nil {
@@ -278,7 +280,8 @@ func (a *attempt) stopPlugin(ctx context.Context, in *inlet, done <-chan struct{
 	}
 	in.end(why)
 	in.signals.stop(reason)
-	if waitFor(ctx, done, stopTimeout) {
+	var f *Failure
+	if atOnce := errors.As(why, &f) && f.Class == Stop; !atOnce && waitFor(ctx, done, stopTimeout) {
 		cancel(nil)
 		return nil
 	}
@@ -286,8 +289,11 @@ func (a *attempt) stopPlugin(ctx context.Context, in *inlet, done <-chan struct{
 	if waitFor(context.WithoutCancel(ctx), done, cancelTimeout) {
 		return nil
 	}
-	return failure(Again, CausePlugin, "the plugin did not end its stream within %s", stopTimeout+cancelTimeout)
+	return errPluginLeft
 }
+
+// errPluginLeft says that a plugin's stream goes on although it was told to end.
+var errPluginLeft = &Failure{Class: Again, Cause: CausePlugin, PluginLeft: true, Err: fmt.Errorf("the plugin did not end its stream within %s", stopTimeout+cancelTimeout)}
 
 // waitFor waits for done, and says whether it came.
 func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) bool {
@@ -328,6 +334,7 @@ func (a *attempt) end(ctx context.Context, err error) error {
 		out.Class, out.Cause = Stop, CauseAbandoned
 	}
 	out.Progress = a.writer != nil && a.writer.commits > 0
+	out.PluginLeft = errors.Is(err, errPluginLeft)
 	return &out
 }
 

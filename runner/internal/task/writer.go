@@ -21,6 +21,7 @@ type writer struct {
 	budget budget
 	txn    txn
 	topics targets
+	prover *prover
 
 	// began is when the last commit began, arrived how many records had been received then.
 	began   time.Time
@@ -86,7 +87,7 @@ func newWriter(a *attempt, in *inlet, from <-chan *entry) *writer {
 		rule: newRule(a.cfg.Settings.Boundary, a.cfg.Shrink), budget: budget{limiter: a.cfg.CommitBudget},
 		began: time.Now(),
 	}
-	w.topics = newTargets(a.cfg)
+	w.topics, w.prover = newTargets(a.cfg), newProver()
 	w.txn.reset()
 	return w
 }
@@ -123,6 +124,13 @@ func (w *writer) run(ctx context.Context) error {
 				return err
 			}
 		case <-alarm:
+		case <-w.prover.wanted:
+			if w.txn.pending() {
+				continue // Its commit is the proof.
+			}
+			if err := w.prove(ctx); err != nil {
+				return unproven(err)
+			}
 		case <-ctx.Done():
 			return abandoned(ctx)
 		}

@@ -13,6 +13,9 @@ const (
 	MaxDeclaredSchemas    = 10_000
 )
 
+// ReservedField is a field that may not be the first, in the canonical form, of a source partition: Fencepost has keys of its own with it beside the stored offsets.
+const ReservedField = "fencepost.task"
+
 // MaxTimestampMS is the last timestamp that a record may have.
 const MaxTimestampMS = 9_200_000_000_000
 
