@@ -4,8 +4,9 @@
 //
 //   - kafka starts and stops real Apache Kafka brokers.
 //   - harness builds the binaries, starts coordinators, runners and plugins as processes, and checks that nothing is left of them.
+//   - soak lets faults loose at random on all of it, and has Kafka's own consumer judge.
 //   - reader is the one verdict: what a read_committed reader sees, and the stored offset beside it.
-//   - cmd has the programs behind `make kafka` and `make bench`.
+//   - cmd has the programs behind `make kafka`, `make bench` and `make soak`.
 //
 // A test never sleeps: it polls real state up to a deadline.
 package integration

@@ -12,7 +12,8 @@ import (
 type flow uint8
 
 const (
-	pass flow = iota
+	// The zero flow passes bytes on.
+	_ flow = iota
 	// hold takes no more bytes until it passes again, and then hands on what was sent meanwhile: what TCP does when a network comes back in time.
 	hold
 	// swallow takes bytes and throws them away. A connection that lost some is cut when it is to pass again.

@@ -71,7 +71,7 @@ func (n *network) enter() error {
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)
 	}
-	defer unix.Close(socket)
+	defer func() { _ = unix.Close(socket) }() // nothing was written to it
 	request, err := unix.NewIfreq("lo")
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)

@@ -56,6 +56,9 @@ type Config struct {
 // stuckAfter is how long after the end of a fault a connector may deliver nothing.
 const stuckAfter = 60 * time.Second
 
+// healTimeout is how long a fault may take to be undone: a broker that is killed again by a start that took too long is started once more.
+const healTimeout = 5 * time.Minute
+
 // say prints a line.
 func (c *Config) say(format string, args ...any) {
 	c.mu.Lock()
@@ -261,7 +264,9 @@ func (r *run) strike(ctx context.Context, o *outcome) {
 	}
 	r.cfg.say("%s", o.Step)
 	r.await(ctx, time.Now().Add(o.For))
-	if err := heal(context.WithoutCancel(ctx)); err != nil { // also at the end of the run, so that it can be judged
+	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), healTimeout) // also at the end of the run, so that it can be judged
+	defer cancel()
+	if err := harness.Poll(undoing, healTimeout, heal); err != nil {
 		r.violated("%s can't be undone: %v", o.Step, err)
 	}
 	o.healed = time.Now()

@@ -270,12 +270,12 @@ func TestALinkHoldsSwallowsAndRefuses(t *testing.T) {
 }
 
 func TestANetworkLeadsToTheRealAddressesOnly(t *testing.T) {
-	real, err := net.Listen("tcp", "127.0.0.1:0")
+	there, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer real.Close()
-	n, err := newNetwork([]string{real.Addr().String()}, nil)
+	defer there.Close()
+	n, err := newNetwork([]string{there.Addr().String()}, nil)
 	if err != nil {
 		t.Skip(err) // not root
 	}
@@ -284,7 +284,7 @@ func TestANetworkLeadsToTheRealAddressesOnly(t *testing.T) {
 		done := make(chan struct{})
 		n.work <- func() {
 			defer close(done)
-			conn, err = net.DialTimeout("tcp", real.Addr().String(), 5*time.Second)
+			conn, err = net.DialTimeout("tcp", there.Addr().String(), 5*time.Second)
 		}
 		<-done
 		return conn, err
@@ -294,7 +294,7 @@ func TestANetworkLeadsToTheRealAddressesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := real.Accept(); err != nil {
+	if _, err := there.Accept(); err != nil {
 		t.Fatal(err)
 	}
 	if inside, err := n.listen("127.0.0.1:0"); err != nil {

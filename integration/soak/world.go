@@ -26,7 +26,7 @@ const (
 	leaseTTL       = 5 * time.Second
 	sessionTimeout = 4 * time.Second
 	// startTimeout bounds the start of everything, stopTimeout the end of one process.
-	startTimeout = 2 * time.Minute
+	startTimeout = 4 * time.Minute
 	stopTimeout  = 45 * time.Second
 	// diskSize is that of the file system that a runner has its temporary files on.
 	diskSize = "8m"

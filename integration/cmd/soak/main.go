@@ -20,14 +20,12 @@ import (
 	"github.com/fencepost-io/fencepost/integration/soak"
 )
 
-// mostTries bounds how many runs a schedule is made shorter by.
-const mostTries = 24
-
 func main() {
 	minutes := flag.Float64("minutes", 3, "how long the faults go on")
 	seed := flag.Uint64("seed", 0, "what the faults are drawn from; 0 is any")
 	schedule := flag.String("schedule", "", "repeat the schedule in this `file`")
 	shrink := flag.Bool("shrink", false, "where something is violated, look for a shorter schedule that still fails")
+	tries := flag.Int("tries", 24, "how many runs a schedule is made shorter by, at most")
 	kinds := flag.String("kinds", "", "only these kinds of faults, `a,b`")
 	brokers := flag.Int("brokers", 3, "how many brokers, 1 or 3")
 	keep := flag.Bool("keep", false, "keep what the processes wrote")
@@ -41,7 +39,7 @@ func main() {
 	}
 	err := prepare(&cfg, *schedule)
 	if err == nil {
-		err = run(ctx, cfg, *shrink, *saved)
+		err = run(ctx, cfg, *shrink, *tries, *saved)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
@@ -73,7 +71,7 @@ func prepare(cfg *soak.Config, schedule string) error {
 // errViolated is why the exit code is 1.
 var errViolated = errors.New("something was violated")
 
-func run(ctx context.Context, cfg soak.Config, shrink bool, folder string) error {
+func run(ctx context.Context, cfg soak.Config, shrink bool, tries int, folder string) error {
 	report, err := soak.Run(ctx, cfg)
 	if err != nil {
 		return err
@@ -88,7 +86,7 @@ func run(ctx context.Context, cfg soak.Config, shrink bool, folder string) error
 	}
 	fmt.Printf("repeat it with: make soak SCHEDULE=%s, and make it shorter with SHRINK=1\n", path)
 	if shrink {
-		shortest, err := soak.ShrinkRun(ctx, cfg, report.Schedule, mostTries)
+		shortest, err := soak.ShrinkRun(ctx, cfg, report.Schedule, tries)
 		if err != nil {
 			fmt.Printf("no shorter schedule was looked for any more: %v\n", err)
 		}
