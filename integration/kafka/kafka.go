@@ -69,7 +69,8 @@ type Broker struct {
 // Behind is where the proxy of Options.Links[i] has to lead to.
 func (b *Broker) Behind(i int) string { return b.behind[i] }
 
-const startTimeout = 60 * time.Second
+// startTimeout is long: three brokers on a machine that compiles besides take a minute.
+const startTimeout = 2 * time.Minute
 
 // Start starts a broker and waits until it answers.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
