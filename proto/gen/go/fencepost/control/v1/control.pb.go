@@ -2452,7 +2452,19 @@ type GetClusterResponse struct {
 	// The version of the coordinator that was asked.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	// The cluster's level.
-	Level         uint32 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`
+	Level uint32 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`
+	// All coordinators that take part in the election, by address.
+	Coordinators []*Coordinator `protobuf:"bytes,7,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
+	// The runners that are connected to the leader, by name; only the leader knows them.
+	Runners []*RunnerLevels `protobuf:"bytes,8,rep,name=runners,proto3" json:"runners,omitempty"`
+	// Why the coordinator that was asked has no part in the election; empty where nothing is wrong.
+	Trouble string `protobuf:"bytes,9,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// The lowest and the highest level that the coordinator that was asked can lead at.
+	LevelMin uint32 `protobuf:"varint,10,opt,name=level_min,json=levelMin,proto3" json:"level_min,omitempty"`
+	// See level_min.
+	LevelMax uint32 `protobuf:"varint,11,opt,name=level_max,json=levelMax,proto3" json:"level_max,omitempty"`
+	// What each level from the cluster's on brings, as far as the coordinator that was asked knows it.
+	Levels        []*Level `protobuf:"bytes,12,rep,name=levels,proto3" json:"levels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2527,6 +2539,368 @@ func (x *GetClusterResponse) GetLevel() uint32 {
 		return x.Level
 	}
 	return 0
+}
+
+func (x *GetClusterResponse) GetCoordinators() []*Coordinator {
+	if x != nil {
+		return x.Coordinators
+	}
+	return nil
+}
+
+func (x *GetClusterResponse) GetRunners() []*RunnerLevels {
+	if x != nil {
+		return x.Runners
+	}
+	return nil
+}
+
+func (x *GetClusterResponse) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *GetClusterResponse) GetLevelMin() uint32 {
+	if x != nil {
+		return x.LevelMin
+	}
+	return 0
+}
+
+func (x *GetClusterResponse) GetLevelMax() uint32 {
+	if x != nil {
+		return x.LevelMax
+	}
+	return 0
+}
+
+func (x *GetClusterResponse) GetLevels() []*Level {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+// Coordinator is one that takes part in the election.
+type Coordinator struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its address; empty where it is of a version that doesn't say.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// The host that Kafka sees it on.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// Its version.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The lowest and the highest level that it can lead at; 0 where it doesn't say.
+	LevelMin uint32 `protobuf:"varint,4,opt,name=level_min,json=levelMin,proto3" json:"level_min,omitempty"`
+	// See level_min.
+	LevelMax uint32 `protobuf:"varint,5,opt,name=level_max,json=levelMax,proto3" json:"level_max,omitempty"`
+	// Whether it leads.
+	Leading       bool `protobuf:"varint,6,opt,name=leading,proto3" json:"leading,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Coordinator) Reset() {
+	*x = Coordinator{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Coordinator) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Coordinator) ProtoMessage() {}
+
+func (x *Coordinator) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Coordinator.ProtoReflect.Descriptor instead.
+func (*Coordinator) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Coordinator) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Coordinator) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Coordinator) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Coordinator) GetLevelMin() uint32 {
+	if x != nil {
+		return x.LevelMin
+	}
+	return 0
+}
+
+func (x *Coordinator) GetLevelMax() uint32 {
+	if x != nil {
+		return x.LevelMax
+	}
+	return 0
+}
+
+func (x *Coordinator) GetLeading() bool {
+	if x != nil {
+		return x.Leading
+	}
+	return false
+}
+
+// RunnerLevels is what a connected runner can work at.
+type RunnerLevels struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its version.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The lowest and the highest level.
+	LevelMin uint32 `protobuf:"varint,3,opt,name=level_min,json=levelMin,proto3" json:"level_min,omitempty"`
+	// See level_min.
+	LevelMax      uint32 `protobuf:"varint,4,opt,name=level_max,json=levelMax,proto3" json:"level_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunnerLevels) Reset() {
+	*x = RunnerLevels{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunnerLevels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunnerLevels) ProtoMessage() {}
+
+func (x *RunnerLevels) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunnerLevels.ProtoReflect.Descriptor instead.
+func (*RunnerLevels) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RunnerLevels) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RunnerLevels) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *RunnerLevels) GetLevelMin() uint32 {
+	if x != nil {
+		return x.LevelMin
+	}
+	return 0
+}
+
+func (x *RunnerLevels) GetLevelMax() uint32 {
+	if x != nil {
+		return x.LevelMax
+	}
+	return 0
+}
+
+// Level is a cluster level.
+type Level struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Level uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	// What it switches on, for people.
+	Brings        string `protobuf:"bytes,2,opt,name=brings,proto3" json:"brings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Level) Reset() {
+	*x = Level{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Level) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Level) ProtoMessage() {}
+
+func (x *Level) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Level.ProtoReflect.Descriptor instead.
+func (*Level) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Level) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *Level) GetBrings() string {
+	if x != nil {
+		return x.Brings
+	}
+	return ""
+}
+
+// SetClusterLevelRequest has the level that is wanted.
+type SetClusterLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The level.
+	Level         uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetClusterLevelRequest) Reset() {
+	*x = SetClusterLevelRequest{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetClusterLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetClusterLevelRequest) ProtoMessage() {}
+
+func (x *SetClusterLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetClusterLevelRequest.ProtoReflect.Descriptor instead.
+func (*SetClusterLevelRequest) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *SetClusterLevelRequest) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+// SetClusterLevelResponse has the level that the cluster works at now.
+type SetClusterLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The level.
+	Level uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	// Whether it was another one before.
+	Changed       bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetClusterLevelResponse) Reset() {
+	*x = SetClusterLevelResponse{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetClusterLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetClusterLevelResponse) ProtoMessage() {}
+
+func (x *SetClusterLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetClusterLevelResponse.ProtoReflect.Descriptor instead.
+func (*SetClusterLevelResponse) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *SetClusterLevelResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *SetClusterLevelResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
 }
 
 var File_fencepost_control_v1_control_proto protoreflect.FileDescriptor
@@ -2707,19 +3081,46 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x13\n" +
-	"\x11GetClusterRequest\"\xa4\x01\n" +
+	"\x11GetClusterRequest\"\xb2\x03\n" +
 	"\x12GetClusterResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\aleading\x18\x03 \x01(\bR\aleading\x12\x12\n" +
 	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12\x14\n" +
-	"\x05level\x18\x06 \x01(\rR\x05level*x\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\x12E\n" +
+	"\fcoordinators\x18\a \x03(\v2!.fencepost.control.v1.CoordinatorR\fcoordinators\x12<\n" +
+	"\arunners\x18\b \x03(\v2\".fencepost.control.v1.RunnerLevelsR\arunners\x12\x18\n" +
+	"\atrouble\x18\t \x01(\tR\atrouble\x12\x1b\n" +
+	"\tlevel_min\x18\n" +
+	" \x01(\rR\blevelMin\x12\x1b\n" +
+	"\tlevel_max\x18\v \x01(\rR\blevelMax\x123\n" +
+	"\x06levels\x18\f \x03(\v2\x1b.fencepost.control.v1.LevelR\x06levels\"\xa9\x01\n" +
+	"\vCoordinator\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1b\n" +
+	"\tlevel_min\x18\x04 \x01(\rR\blevelMin\x12\x1b\n" +
+	"\tlevel_max\x18\x05 \x01(\rR\blevelMax\x12\x18\n" +
+	"\aleading\x18\x06 \x01(\bR\aleading\"v\n" +
+	"\fRunnerLevels\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1b\n" +
+	"\tlevel_min\x18\x03 \x01(\rR\blevelMin\x12\x1b\n" +
+	"\tlevel_max\x18\x04 \x01(\rR\blevelMax\"5\n" +
+	"\x05Level\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +
+	"\x06brings\x18\x02 \x01(\tR\x06brings\".\n" +
+	"\x16SetClusterLevelRequest\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\"I\n" +
+	"\x17SetClusterLevelResponse\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged*x\n" +
 	"\vTargetState\x12\x1c\n" +
 	"\x18TARGET_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TARGET_STATE_RUNNING\x10\x01\x12\x17\n" +
 	"\x13TARGET_STATE_PAUSED\x10\x02\x12\x18\n" +
-	"\x14TARGET_STATE_STOPPED\x10\x032\xc8\f\n" +
+	"\x14TARGET_STATE_STOPPED\x10\x032\xb8\r\n" +
 	"\aControl\x12n\n" +
 	"\x0fCreateConnector\x12,.fencepost.control.v1.CreateConnectorRequest\x1a-.fencepost.control.v1.CreateConnectorResponse\x12k\n" +
 	"\x0eApplyConnector\x12+.fencepost.control.v1.ApplyConnectorRequest\x1a,.fencepost.control.v1.ApplyConnectorResponse\x12t\n" +
@@ -2737,7 +3138,8 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\vListRunners\x12(.fencepost.control.v1.ListRunnersRequest\x1a).fencepost.control.v1.ListRunnersResponse\x12b\n" +
 	"\vDrainRunner\x12(.fencepost.control.v1.DrainRunnerRequest\x1a).fencepost.control.v1.DrainRunnerResponse\x12_\n" +
 	"\n" +
-	"GetCluster\x12'.fencepost.control.v1.GetClusterRequest\x1a(.fencepost.control.v1.GetClusterResponseB\xe9\x01\n" +
+	"GetCluster\x12'.fencepost.control.v1.GetClusterRequest\x1a(.fencepost.control.v1.GetClusterResponse\x12n\n" +
+	"\x0fSetClusterLevel\x12,.fencepost.control.v1.SetClusterLevelRequest\x1a-.fencepost.control.v1.SetClusterLevelResponseB\xe9\x01\n" +
 	"\x18com.fencepost.control.v1B\fControlProtoP\x01ZMgithub.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1;controlv1\xa2\x02\x03FCX\xaa\x02\x14Fencepost.Control.V1\xca\x02\x14Fencepost\\Control\\V1\xe2\x02 Fencepost\\Control\\V1\\GPBMetadata\xea\x02\x16Fencepost::Control::V1b\x06proto3"
 
 var (
@@ -2753,7 +3155,7 @@ func file_fencepost_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_fencepost_control_v1_control_proto_goTypes = []any{
 	(TargetState)(0),                    // 0: fencepost.control.v1.TargetState
 	(ApplyConnectorResponse_Outcome)(0), // 1: fencepost.control.v1.ApplyConnectorResponse.Outcome
@@ -2795,85 +3197,95 @@ var file_fencepost_control_v1_control_proto_goTypes = []any{
 	(*HeldTask)(nil),                    // 37: fencepost.control.v1.HeldTask
 	(*GetClusterRequest)(nil),           // 38: fencepost.control.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),          // 39: fencepost.control.v1.GetClusterResponse
-	nil,                                 // 40: fencepost.control.v1.Connector.ConfigEntry
-	nil,                                 // 41: fencepost.control.v1.TaskInfo.RewindsEntry
-	nil,                                 // 42: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
-	nil,                                 // 43: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
-	nil,                                 // 44: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	nil,                                 // 45: fencepost.control.v1.Runner.LabelsEntry
-	(*v1.Problem)(nil),                  // 46: fencepost.plugin.v1.Problem
-	(*timestamppb.Timestamp)(nil),       // 47: google.protobuf.Timestamp
-	(*v1.PartitionOffset)(nil),          // 48: fencepost.plugin.v1.PartitionOffset
+	(*Coordinator)(nil),                 // 40: fencepost.control.v1.Coordinator
+	(*RunnerLevels)(nil),                // 41: fencepost.control.v1.RunnerLevels
+	(*Level)(nil),                       // 42: fencepost.control.v1.Level
+	(*SetClusterLevelRequest)(nil),      // 43: fencepost.control.v1.SetClusterLevelRequest
+	(*SetClusterLevelResponse)(nil),     // 44: fencepost.control.v1.SetClusterLevelResponse
+	nil,                                 // 45: fencepost.control.v1.Connector.ConfigEntry
+	nil,                                 // 46: fencepost.control.v1.TaskInfo.RewindsEntry
+	nil,                                 // 47: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	nil,                                 // 48: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	nil,                                 // 49: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	nil,                                 // 50: fencepost.control.v1.Runner.LabelsEntry
+	(*v1.Problem)(nil),                  // 51: fencepost.plugin.v1.Problem
+	(*timestamppb.Timestamp)(nil),       // 52: google.protobuf.Timestamp
+	(*v1.PartitionOffset)(nil),          // 53: fencepost.plugin.v1.PartitionOffset
 }
 var file_fencepost_control_v1_control_proto_depIdxs = []int32{
-	46, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
-	40, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
+	51, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
+	45, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
 	0,  // 2: fencepost.control.v1.Connector.target:type_name -> fencepost.control.v1.TargetState
 	5,  // 3: fencepost.control.v1.Connector.tasks:type_name -> fencepost.control.v1.TaskInfo
-	47, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
+	52, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
 	4,  // 5: fencepost.control.v1.Connector.events:type_name -> fencepost.control.v1.Happening
-	47, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
-	47, // 7: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
-	41, // 8: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
-	42, // 9: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	52, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
+	52, // 7: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
+	46, // 8: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
+	47, // 9: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
 	0,  // 10: fencepost.control.v1.CreateConnectorRequest.target:type_name -> fencepost.control.v1.TargetState
 	3,  // 11: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	46, // 12: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	43, // 13: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	51, // 12: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	48, // 13: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
 	3,  // 14: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	1,  // 15: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
-	46, // 16: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	44, // 17: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	46, // 18: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
+	51, // 16: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	49, // 17: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	51, // 18: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
 	3,  // 19: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
 	3,  // 20: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 21: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 22: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 23: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
 	3,  // 24: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	48, // 25: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	53, // 25: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
 	30, // 26: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
 	33, // 27: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
-	45, // 28: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
+	50, // 28: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
 	37, // 29: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
-	47, // 30: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
+	52, // 30: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
 	34, // 31: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
 	33, // 32: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
-	6,  // 33: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
-	8,  // 34: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
-	10, // 35: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
-	12, // 36: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
-	14, // 37: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
-	16, // 38: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
-	18, // 39: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
-	20, // 40: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
-	22, // 41: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
-	24, // 42: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
-	26, // 43: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
-	28, // 44: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
-	31, // 45: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
-	35, // 46: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
-	38, // 47: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
-	7,  // 48: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
-	9,  // 49: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
-	11, // 50: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
-	13, // 51: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
-	15, // 52: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
-	17, // 53: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
-	19, // 54: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
-	21, // 55: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
-	23, // 56: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
-	25, // 57: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
-	27, // 58: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
-	29, // 59: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
-	32, // 60: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
-	36, // 61: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
-	39, // 62: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
-	48, // [48:63] is the sub-list for method output_type
-	33, // [33:48] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	40, // 33: fencepost.control.v1.GetClusterResponse.coordinators:type_name -> fencepost.control.v1.Coordinator
+	41, // 34: fencepost.control.v1.GetClusterResponse.runners:type_name -> fencepost.control.v1.RunnerLevels
+	42, // 35: fencepost.control.v1.GetClusterResponse.levels:type_name -> fencepost.control.v1.Level
+	6,  // 36: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
+	8,  // 37: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
+	10, // 38: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
+	12, // 39: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
+	14, // 40: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
+	16, // 41: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
+	18, // 42: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
+	20, // 43: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
+	22, // 44: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
+	24, // 45: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
+	26, // 46: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
+	28, // 47: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
+	31, // 48: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
+	35, // 49: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
+	38, // 50: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
+	43, // 51: fencepost.control.v1.Control.SetClusterLevel:input_type -> fencepost.control.v1.SetClusterLevelRequest
+	7,  // 52: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
+	9,  // 53: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
+	11, // 54: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
+	13, // 55: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
+	15, // 56: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
+	17, // 57: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
+	19, // 58: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
+	21, // 59: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
+	23, // 60: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
+	25, // 61: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
+	27, // 62: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
+	29, // 63: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
+	32, // 64: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
+	36, // 65: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
+	39, // 66: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
+	44, // 67: fencepost.control.v1.Control.SetClusterLevel:output_type -> fencepost.control.v1.SetClusterLevelResponse
+	52, // [52:68] is the sub-list for method output_type
+	36, // [36:52] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_control_v1_control_proto_init() }
@@ -2888,7 +3300,7 @@ func file_fencepost_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_control_v1_control_proto_rawDesc), len(file_fencepost_control_v1_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   44,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,6 +39,7 @@ const (
 	Control_ListRunners_FullMethodName       = "/fencepost.control.v1.Control/ListRunners"
 	Control_DrainRunner_FullMethodName       = "/fencepost.control.v1.Control/DrainRunner"
 	Control_GetCluster_FullMethodName        = "/fencepost.control.v1.Control/GetCluster"
+	Control_SetClusterLevel_FullMethodName   = "/fencepost.control.v1.Control/SetClusterLevel"
 )
 
 // ControlClient is the client API for Control service.
@@ -75,8 +76,11 @@ type ControlClient interface {
 	ListRunners(ctx context.Context, in *ListRunnersRequest, opts ...grpc.CallOption) (*ListRunnersResponse, error)
 	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
 	DrainRunner(ctx context.Context, in *DrainRunnerRequest, opts ...grpc.CallOption) (*DrainRunnerResponse, error)
-	// GetCluster says who leads.
+	// GetCluster says who leads, and at what level the cluster works. Any coordinator answers it.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
+	// SetClusterLevel raises the cluster's level, for good. FAILED_PRECONDITION where a coordinator or a runner can't work at it, with the names of all that can't, and for a level below the
+	// cluster's. The level that the cluster has already is no change.
+	SetClusterLevel(ctx context.Context, in *SetClusterLevelRequest, opts ...grpc.CallOption) (*SetClusterLevelResponse, error)
 }
 
 type controlClient struct {
@@ -237,6 +241,16 @@ func (c *controlClient) GetCluster(ctx context.Context, in *GetClusterRequest, o
 	return out, nil
 }
 
+func (c *controlClient) SetClusterLevel(ctx context.Context, in *SetClusterLevelRequest, opts ...grpc.CallOption) (*SetClusterLevelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetClusterLevelResponse)
+	err := c.cc.Invoke(ctx, Control_SetClusterLevel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServer is the server API for Control service.
 // All implementations must embed UnimplementedControlServer
 // for forward compatibility.
@@ -271,8 +285,11 @@ type ControlServer interface {
 	ListRunners(context.Context, *ListRunnersRequest) (*ListRunnersResponse, error)
 	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
 	DrainRunner(context.Context, *DrainRunnerRequest) (*DrainRunnerResponse, error)
-	// GetCluster says who leads.
+	// GetCluster says who leads, and at what level the cluster works. Any coordinator answers it.
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
+	// SetClusterLevel raises the cluster's level, for good. FAILED_PRECONDITION where a coordinator or a runner can't work at it, with the names of all that can't, and for a level below the
+	// cluster's. The level that the cluster has already is no change.
+	SetClusterLevel(context.Context, *SetClusterLevelRequest) (*SetClusterLevelResponse, error)
 	mustEmbedUnimplementedControlServer()
 }
 
@@ -327,6 +344,9 @@ func (UnimplementedControlServer) DrainRunner(context.Context, *DrainRunnerReque
 }
 func (UnimplementedControlServer) GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCluster not implemented")
+}
+func (UnimplementedControlServer) SetClusterLevel(context.Context, *SetClusterLevelRequest) (*SetClusterLevelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetClusterLevel not implemented")
 }
 func (UnimplementedControlServer) mustEmbedUnimplementedControlServer() {}
 func (UnimplementedControlServer) testEmbeddedByValue()                 {}
@@ -619,6 +639,24 @@ func _Control_GetCluster_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_SetClusterLevel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetClusterLevelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).SetClusterLevel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_SetClusterLevel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).SetClusterLevel(ctx, req.(*SetClusterLevelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Control_ServiceDesc is the grpc.ServiceDesc for Control service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -685,6 +723,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetCluster",
 			Handler:    _Control_GetCluster_Handler,
+		},
+		{
+			MethodName: "SetClusterLevel",
+			Handler:    _Control_SetClusterLevel_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -455,6 +455,7 @@ type SessionResponse struct {
 	//	*SessionResponse_Validate
 	//	*SessionResponse_ReadOffsets
 	//	*SessionResponse_AlterOffsets
+	//	*SessionResponse_ClusterChanged
 	//	*SessionResponse_Drain
 	//	*SessionResponse_WarmUp
 	Message       isSessionResponse_Message `protobuf_oneof:"message"`
@@ -650,6 +651,15 @@ func (x *SessionResponse) GetAlterOffsets() *AlterOffsets {
 	return nil
 }
 
+func (x *SessionResponse) GetClusterChanged() *ClusterChanged {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_ClusterChanged); ok {
+			return x.ClusterChanged
+		}
+	}
+	return nil
+}
+
 func (x *SessionResponse) GetDrain() *Drain {
 	if x != nil {
 		if x, ok := x.Message.(*SessionResponse_Drain); ok {
@@ -752,6 +762,11 @@ type SessionResponse_AlterOffsets struct {
 	AlterOffsets *AlterOffsets `protobuf:"bytes,17,opt,name=alter_offsets,json=alterOffsets,proto3,oneof"`
 }
 
+type SessionResponse_ClusterChanged struct {
+	// What Welcome said of the cluster has changed.
+	ClusterChanged *ClusterChanged `protobuf:"bytes,20,opt,name=cluster_changed,json=clusterChanged,proto3,oneof"`
+}
+
 type SessionResponse_Drain struct {
 	// The tasks are handed over to other runners, one by one.
 	Drain *Drain `protobuf:"bytes,24,opt,name=drain,proto3,oneof"`
@@ -793,6 +808,8 @@ func (*SessionResponse_Validate) isSessionResponse_Message() {}
 func (*SessionResponse_ReadOffsets) isSessionResponse_Message() {}
 
 func (*SessionResponse_AlterOffsets) isSessionResponse_Message() {}
+
+func (*SessionResponse_ClusterChanged) isSessionResponse_Message() {}
 
 func (*SessionResponse_Drain) isSessionResponse_Message() {}
 
@@ -903,6 +920,8 @@ type Hello struct {
 	Plans []*PlanRef `protobuf:"bytes,9,rep,name=plans,proto3" json:"plans,omitempty"`
 	// The host, for people.
 	Host string `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	// The cluster that the runner belongs to: as it was told to expect, or as its first Welcome said; empty where it doesn't know yet. A coordinator of another cluster refuses the session.
+	Cluster string `protobuf:"bytes,11,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Set where the runner is drained already, so that a new leader grants it nothing.
 	Draining *Draining `protobuf:"bytes,14,opt,name=draining,proto3" json:"draining,omitempty"`
 	// The runner answers WarmUp.
@@ -1007,6 +1026,13 @@ func (x *Hello) GetPlans() []*PlanRef {
 func (x *Hello) GetHost() string {
 	if x != nil {
 		return x.Host
+	}
+	return ""
+}
+
+func (x *Hello) GetCluster() string {
+	if x != nil {
+		return x.Cluster
 	}
 	return ""
 }
@@ -1274,7 +1300,7 @@ type Welcome struct {
 	HeartbeatMs uint64 `protobuf:"varint,3,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	// The cluster's level.
 	Level uint32 `protobuf:"varint,4,opt,name=level,proto3" json:"level,omitempty"`
-	// Other coordinators' addresses, to dial when this one goes away.
+	// The addresses of all coordinators that are alive, the leader's own among them, to dial when it goes away. ClusterChanged keeps the list current.
 	Coordinators  []string `protobuf:"bytes,5,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1345,20 +1371,77 @@ func (x *Welcome) GetCoordinators() []string {
 	return nil
 }
 
+// ClusterChanged replaces what Welcome said. It disturbs no task. A runner that doesn't know it goes on with what Welcome said.
+type ClusterChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster's level.
+	Level uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	// As in Welcome.
+	Coordinators  []string `protobuf:"bytes,2,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterChanged) Reset() {
+	*x = ClusterChanged{}
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterChanged) ProtoMessage() {}
+
+func (x *ClusterChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterChanged.ProtoReflect.Descriptor instead.
+func (*ClusterChanged) Descriptor() ([]byte, []int) {
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ClusterChanged) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *ClusterChanged) GetCoordinators() []string {
+	if x != nil {
+		return x.Coordinators
+	}
+	return nil
+}
+
 // Redirect sends a runner elsewhere.
 type Redirect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The leader's address; empty where none is known yet: try again later, any address.
 	Leader string `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Why, for the log.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// As in Welcome, as far as this coordinator knows; may be empty.
+	Coordinators  []string `protobuf:"bytes,3,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1453,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1466,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Redirect) GetLeader() string {
@@ -1400,6 +1483,13 @@ func (x *Redirect) GetReason() string {
 	return ""
 }
 
+func (x *Redirect) GetCoordinators() []string {
+	if x != nil {
+		return x.Coordinators
+	}
+	return nil
+}
+
 // Heartbeat asks for the renewal of all leases that the runner holds.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1413,7 +1503,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1515,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1528,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Heartbeat) GetSeq() uint64 {
@@ -1470,7 +1560,7 @@ type HeartbeatAnswer struct {
 
 func (x *HeartbeatAnswer) Reset() {
 	*x = HeartbeatAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1572,7 @@ func (x *HeartbeatAnswer) String() string {
 func (*HeartbeatAnswer) ProtoMessage() {}
 
 func (x *HeartbeatAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1585,7 @@ func (x *HeartbeatAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatAnswer.ProtoReflect.Descriptor instead.
 func (*HeartbeatAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{11}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeartbeatAnswer) GetSeq() uint64 {
@@ -1532,7 +1622,7 @@ type PrepareStart struct {
 
 func (x *PrepareStart) Reset() {
 	*x = PrepareStart{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1634,7 @@ func (x *PrepareStart) String() string {
 func (*PrepareStart) ProtoMessage() {}
 
 func (x *PrepareStart) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1647,7 @@ func (x *PrepareStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareStart.ProtoReflect.Descriptor instead.
 func (*PrepareStart) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{12}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PrepareStart) GetRequestId() uint64 {
@@ -1589,7 +1679,7 @@ type PrepareStartAnswer struct {
 
 func (x *PrepareStartAnswer) Reset() {
 	*x = PrepareStartAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1691,7 @@ func (x *PrepareStartAnswer) String() string {
 func (*PrepareStartAnswer) ProtoMessage() {}
 
 func (x *PrepareStartAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1704,7 @@ func (x *PrepareStartAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareStartAnswer.ProtoReflect.Descriptor instead.
 func (*PrepareStartAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{13}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PrepareStartAnswer) GetRequestId() uint64 {
@@ -1651,7 +1741,7 @@ type Confirm struct {
 
 func (x *Confirm) Reset() {
 	*x = Confirm{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1753,7 @@ func (x *Confirm) String() string {
 func (*Confirm) ProtoMessage() {}
 
 func (x *Confirm) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1766,7 @@ func (x *Confirm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirm.ProtoReflect.Descriptor instead.
 func (*Confirm) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{14}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Confirm) GetRequestId() uint64 {
@@ -1706,7 +1796,7 @@ type ConfirmAnswer struct {
 
 func (x *ConfirmAnswer) Reset() {
 	*x = ConfirmAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1808,7 @@ func (x *ConfirmAnswer) String() string {
 func (*ConfirmAnswer) ProtoMessage() {}
 
 func (x *ConfirmAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1821,7 @@ func (x *ConfirmAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmAnswer.ProtoReflect.Descriptor instead.
 func (*ConfirmAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{15}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConfirmAnswer) GetRequestId() uint64 {
@@ -1761,7 +1851,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1863,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1876,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{16}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Look) GetRequestId() uint64 {
@@ -1820,7 +1910,7 @@ type LookAnswer struct {
 
 func (x *LookAnswer) Reset() {
 	*x = LookAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1922,7 @@ func (x *LookAnswer) String() string {
 func (*LookAnswer) ProtoMessage() {}
 
 func (x *LookAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1935,7 @@ func (x *LookAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookAnswer.ProtoReflect.Descriptor instead.
 func (*LookAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{17}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LookAnswer) GetRequestId() uint64 {
@@ -1893,7 +1983,7 @@ type HangingPartition struct {
 
 func (x *HangingPartition) Reset() {
 	*x = HangingPartition{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +1995,7 @@ func (x *HangingPartition) String() string {
 func (*HangingPartition) ProtoMessage() {}
 
 func (x *HangingPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2008,7 @@ func (x *HangingPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HangingPartition.ProtoReflect.Descriptor instead.
 func (*HangingPartition) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{18}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HangingPartition) GetTopic() string {
@@ -1968,7 +2058,7 @@ type RecordTopics struct {
 
 func (x *RecordTopics) Reset() {
 	*x = RecordTopics{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2070,7 @@ func (x *RecordTopics) String() string {
 func (*RecordTopics) ProtoMessage() {}
 
 func (x *RecordTopics) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2083,7 @@ func (x *RecordTopics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTopics.ProtoReflect.Descriptor instead.
 func (*RecordTopics) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecordTopics) GetRequestId() uint64 {
@@ -2046,7 +2136,7 @@ type RecordTopicsAnswer struct {
 
 func (x *RecordTopicsAnswer) Reset() {
 	*x = RecordTopicsAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2148,7 @@ func (x *RecordTopicsAnswer) String() string {
 func (*RecordTopicsAnswer) ProtoMessage() {}
 
 func (x *RecordTopicsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2161,7 @@ func (x *RecordTopicsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTopicsAnswer.ProtoReflect.Descriptor instead.
 func (*RecordTopicsAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RecordTopicsAnswer) GetRequestId() uint64 {
@@ -2110,7 +2200,7 @@ type ClaimPartitions struct {
 
 func (x *ClaimPartitions) Reset() {
 	*x = ClaimPartitions{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2212,7 @@ func (x *ClaimPartitions) String() string {
 func (*ClaimPartitions) ProtoMessage() {}
 
 func (x *ClaimPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2225,7 @@ func (x *ClaimPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimPartitions.ProtoReflect.Descriptor instead.
 func (*ClaimPartitions) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ClaimPartitions) GetRequestId() uint64 {
@@ -2174,7 +2264,7 @@ type ClaimPartitionsAnswer struct {
 
 func (x *ClaimPartitionsAnswer) Reset() {
 	*x = ClaimPartitionsAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2276,7 @@ func (x *ClaimPartitionsAnswer) String() string {
 func (*ClaimPartitionsAnswer) ProtoMessage() {}
 
 func (x *ClaimPartitionsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2289,7 @@ func (x *ClaimPartitionsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimPartitionsAnswer.ProtoReflect.Descriptor instead.
 func (*ClaimPartitionsAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ClaimPartitionsAnswer) GetRequestId() uint64 {
@@ -2276,7 +2366,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2378,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2391,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TaskStatus) GetLease() *Lease {
@@ -2475,7 +2565,7 @@ type TaskEnded struct {
 
 func (x *TaskEnded) Reset() {
 	*x = TaskEnded{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2577,7 @@ func (x *TaskEnded) String() string {
 func (*TaskEnded) ProtoMessage() {}
 
 func (x *TaskEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2590,7 @@ func (x *TaskEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
 func (*TaskEnded) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TaskEnded) GetLease() *Lease {
@@ -2558,7 +2648,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2660,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2673,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Grant) GetLease() *Lease {
@@ -2666,7 +2756,7 @@ type PluginRef struct {
 
 func (x *PluginRef) Reset() {
 	*x = PluginRef{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2768,7 @@ func (x *PluginRef) String() string {
 func (*PluginRef) ProtoMessage() {}
 
 func (x *PluginRef) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2781,7 @@ func (x *PluginRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginRef.ProtoReflect.Descriptor instead.
 func (*PluginRef) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PluginRef) GetName() string {
@@ -2739,7 +2829,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2841,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2854,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Revoke) GetLease() *Lease {
@@ -2812,7 +2902,7 @@ type StartPlan struct {
 
 func (x *StartPlan) Reset() {
 	*x = StartPlan{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2914,7 @@ func (x *StartPlan) String() string {
 func (*StartPlan) ProtoMessage() {}
 
 func (x *StartPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2927,7 @@ func (x *StartPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlan.ProtoReflect.Descriptor instead.
 func (*StartPlan) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StartPlan) GetPlan() *PlanRef {
@@ -2879,7 +2969,7 @@ type StopPlan struct {
 
 func (x *StopPlan) Reset() {
 	*x = StopPlan{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +2981,7 @@ func (x *StopPlan) String() string {
 func (*StopPlan) ProtoMessage() {}
 
 func (x *StopPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +2994,7 @@ func (x *StopPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopPlan.ProtoReflect.Descriptor instead.
 func (*StopPlan) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StopPlan) GetPlan() *PlanRef {
@@ -2931,7 +3021,7 @@ type PlanResult struct {
 
 func (x *PlanResult) Reset() {
 	*x = PlanResult{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3033,7 @@ func (x *PlanResult) String() string {
 func (*PlanResult) ProtoMessage() {}
 
 func (x *PlanResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3046,7 @@ func (x *PlanResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResult.ProtoReflect.Descriptor instead.
 func (*PlanResult) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PlanResult) GetPlan() *PlanRef {
@@ -3002,7 +3092,7 @@ type TaskSetRefused struct {
 
 func (x *TaskSetRefused) Reset() {
 	*x = TaskSetRefused{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3104,7 @@ func (x *TaskSetRefused) String() string {
 func (*TaskSetRefused) ProtoMessage() {}
 
 func (x *TaskSetRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3117,7 @@ func (x *TaskSetRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSetRefused.ProtoReflect.Descriptor instead.
 func (*TaskSetRefused) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TaskSetRefused) GetPlan() *PlanRef {
@@ -3066,7 +3156,7 @@ type Validate struct {
 
 func (x *Validate) Reset() {
 	*x = Validate{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3168,7 @@ func (x *Validate) String() string {
 func (*Validate) ProtoMessage() {}
 
 func (x *Validate) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3181,7 @@ func (x *Validate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Validate.ProtoReflect.Descriptor instead.
 func (*Validate) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Validate) GetRequestId() uint64 {
@@ -3130,7 +3220,7 @@ type ValidateAnswer struct {
 
 func (x *ValidateAnswer) Reset() {
 	*x = ValidateAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3232,7 @@ func (x *ValidateAnswer) String() string {
 func (*ValidateAnswer) ProtoMessage() {}
 
 func (x *ValidateAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3245,7 @@ func (x *ValidateAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateAnswer.ProtoReflect.Descriptor instead.
 func (*ValidateAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ValidateAnswer) GetRequestId() uint64 {
@@ -3196,7 +3286,7 @@ type ReadOffsets struct {
 
 func (x *ReadOffsets) Reset() {
 	*x = ReadOffsets{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3298,7 @@ func (x *ReadOffsets) String() string {
 func (*ReadOffsets) ProtoMessage() {}
 
 func (x *ReadOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3311,7 @@ func (x *ReadOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOffsets.ProtoReflect.Descriptor instead.
 func (*ReadOffsets) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReadOffsets) GetRequestId() uint64 {
@@ -3267,7 +3357,7 @@ type ReadOffsetsAnswer struct {
 
 func (x *ReadOffsetsAnswer) Reset() {
 	*x = ReadOffsetsAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3369,7 @@ func (x *ReadOffsetsAnswer) String() string {
 func (*ReadOffsetsAnswer) ProtoMessage() {}
 
 func (x *ReadOffsetsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +3382,7 @@ func (x *ReadOffsetsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOffsetsAnswer.ProtoReflect.Descriptor instead.
 func (*ReadOffsetsAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReadOffsetsAnswer) GetRequestId() uint64 {
@@ -3337,7 +3427,7 @@ type AlterOffsets struct {
 
 func (x *AlterOffsets) Reset() {
 	*x = AlterOffsets{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3439,7 @@ func (x *AlterOffsets) String() string {
 func (*AlterOffsets) ProtoMessage() {}
 
 func (x *AlterOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3452,7 @@ func (x *AlterOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterOffsets.ProtoReflect.Descriptor instead.
 func (*AlterOffsets) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AlterOffsets) GetRequestId() uint64 {
@@ -3420,7 +3510,7 @@ type AlterOffsetsAnswer struct {
 
 func (x *AlterOffsetsAnswer) Reset() {
 	*x = AlterOffsetsAnswer{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3522,7 @@ func (x *AlterOffsetsAnswer) String() string {
 func (*AlterOffsetsAnswer) ProtoMessage() {}
 
 func (x *AlterOffsetsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3535,7 @@ func (x *AlterOffsetsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterOffsetsAnswer.ProtoReflect.Descriptor instead.
 func (*AlterOffsetsAnswer) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AlterOffsetsAnswer) GetRequestId() uint64 {
@@ -3473,7 +3563,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +3575,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3588,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Draining) GetAsked() bool {
@@ -3520,7 +3610,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3622,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3635,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Drain) GetUndo() bool {
@@ -3573,7 +3663,7 @@ type WarmUp struct {
 
 func (x *WarmUp) Reset() {
 	*x = WarmUp{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3675,7 @@ func (x *WarmUp) String() string {
 func (*WarmUp) ProtoMessage() {}
 
 func (x *WarmUp) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3688,7 @@ func (x *WarmUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUp.ProtoReflect.Descriptor instead.
 func (*WarmUp) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WarmUp) GetRequestId() uint64 {
@@ -3642,7 +3732,7 @@ type WarmedUp struct {
 
 func (x *WarmedUp) Reset() {
 	*x = WarmedUp{}
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +3744,7 @@ func (x *WarmedUp) String() string {
 func (*WarmedUp) ProtoMessage() {}
 
 func (x *WarmedUp) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_fencepost_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +3757,7 @@ func (x *WarmedUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmedUp.ProtoReflect.Descriptor instead.
 func (*WarmedUp) Descriptor() ([]byte, []int) {
-	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_fencepost_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WarmedUp) GetRequestId() uint64 {
@@ -3711,7 +3801,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\bdraining\x18\x0f \x01(\v2\x1d.fencepost.runner.v1.DrainingH\x00R\bdraining\x122\n" +
 	"\x05offer\x18\x10 \x01(\v2\x1a.fencepost.runner.v1.OfferH\x00R\x05offer\x12<\n" +
 	"\twarmed_up\x18\x18 \x01(\v2\x1d.fencepost.runner.v1.WarmedUpH\x00R\bwarmedUpB\t\n" +
-	"\amessage\"\xa0\n" +
+	"\amessage\"\xf0\n" +
 	"\n" +
 	"\x0fSessionResponse\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x128\n" +
@@ -3733,7 +3823,8 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x10task_set_refused\x18\x0e \x01(\v2#.fencepost.runner.v1.TaskSetRefusedH\x00R\x0etaskSetRefused\x12;\n" +
 	"\bvalidate\x18\x0f \x01(\v2\x1d.fencepost.runner.v1.ValidateH\x00R\bvalidate\x12E\n" +
 	"\fread_offsets\x18\x10 \x01(\v2 .fencepost.runner.v1.ReadOffsetsH\x00R\vreadOffsets\x12H\n" +
-	"\ralter_offsets\x18\x11 \x01(\v2!.fencepost.runner.v1.AlterOffsetsH\x00R\falterOffsets\x122\n" +
+	"\ralter_offsets\x18\x11 \x01(\v2!.fencepost.runner.v1.AlterOffsetsH\x00R\falterOffsets\x12N\n" +
+	"\x0fcluster_changed\x18\x14 \x01(\v2#.fencepost.runner.v1.ClusterChangedH\x00R\x0eclusterChanged\x122\n" +
 	"\x05drain\x18\x18 \x01(\v2\x1a.fencepost.runner.v1.DrainH\x00R\x05drain\x126\n" +
 	"\awarm_up\x18\x19 \x01(\v2\x1b.fencepost.runner.v1.WarmUpH\x00R\x06warmUpB\t\n" +
 	"\amessage\"\x91\x01\n" +
@@ -3744,7 +3835,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04task\x18\x04 \x01(\rR\x04task\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x89\x04\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xa3\x04\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -3757,7 +3848,8 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x04held\x18\b \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x04held\x122\n" +
 	"\x05plans\x18\t \x03(\v2\x1c.fencepost.runner.v1.PlanRefR\x05plans\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\x129\n" +
+	" \x01(\tR\x04host\x12\x18\n" +
+	"\acluster\x18\v \x01(\tR\acluster\x129\n" +
 	"\bdraining\x18\x0e \x01(\v2\x1d.fencepost.runner.v1.DrainingR\bdraining\x12\x19\n" +
 	"\bwarms_up\x18\x0f \x01(\bR\awarmsUp\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
@@ -3785,10 +3877,14 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"leaseTtlMs\x12!\n" +
 	"\fheartbeat_ms\x18\x03 \x01(\x04R\vheartbeatMs\x12\x14\n" +
 	"\x05level\x18\x04 \x01(\rR\x05level\x12\"\n" +
-	"\fcoordinators\x18\x05 \x03(\tR\fcoordinators\":\n" +
+	"\fcoordinators\x18\x05 \x03(\tR\fcoordinators\"J\n" +
+	"\x0eClusterChanged\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\"\n" +
+	"\fcoordinators\x18\x02 \x03(\tR\fcoordinators\"^\n" +
 	"\bRedirect\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\tR\x06leader\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"Q\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
+	"\fcoordinators\x18\x03 \x03(\tR\fcoordinators\"Q\n" +
 	"\tHeartbeat\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x122\n" +
 	"\x06leases\x18\x02 \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x06leases\"j\n" +
@@ -4018,7 +4114,7 @@ func file_fencepost_runner_v1_runner_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_runner_v1_runner_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fencepost_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_fencepost_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_fencepost_runner_v1_runner_proto_goTypes = []any{
 	(TaskState)(0),                // 0: fencepost.runner.v1.TaskState
 	(*SessionRequest)(nil),        // 1: fencepost.runner.v1.SessionRequest
@@ -4030,138 +4126,140 @@ var file_fencepost_runner_v1_runner_proto_goTypes = []any{
 	(*PluginInfo)(nil),            // 7: fencepost.runner.v1.PluginInfo
 	(*BrokenPlugin)(nil),          // 8: fencepost.runner.v1.BrokenPlugin
 	(*Welcome)(nil),               // 9: fencepost.runner.v1.Welcome
-	(*Redirect)(nil),              // 10: fencepost.runner.v1.Redirect
-	(*Heartbeat)(nil),             // 11: fencepost.runner.v1.Heartbeat
-	(*HeartbeatAnswer)(nil),       // 12: fencepost.runner.v1.HeartbeatAnswer
-	(*PrepareStart)(nil),          // 13: fencepost.runner.v1.PrepareStart
-	(*PrepareStartAnswer)(nil),    // 14: fencepost.runner.v1.PrepareStartAnswer
-	(*Confirm)(nil),               // 15: fencepost.runner.v1.Confirm
-	(*ConfirmAnswer)(nil),         // 16: fencepost.runner.v1.ConfirmAnswer
-	(*Look)(nil),                  // 17: fencepost.runner.v1.Look
-	(*LookAnswer)(nil),            // 18: fencepost.runner.v1.LookAnswer
-	(*HangingPartition)(nil),      // 19: fencepost.runner.v1.HangingPartition
-	(*RecordTopics)(nil),          // 20: fencepost.runner.v1.RecordTopics
-	(*RecordTopicsAnswer)(nil),    // 21: fencepost.runner.v1.RecordTopicsAnswer
-	(*ClaimPartitions)(nil),       // 22: fencepost.runner.v1.ClaimPartitions
-	(*ClaimPartitionsAnswer)(nil), // 23: fencepost.runner.v1.ClaimPartitionsAnswer
-	(*TaskStatus)(nil),            // 24: fencepost.runner.v1.TaskStatus
-	(*TaskEnded)(nil),             // 25: fencepost.runner.v1.TaskEnded
-	(*Grant)(nil),                 // 26: fencepost.runner.v1.Grant
-	(*PluginRef)(nil),             // 27: fencepost.runner.v1.PluginRef
-	(*Revoke)(nil),                // 28: fencepost.runner.v1.Revoke
-	(*StartPlan)(nil),             // 29: fencepost.runner.v1.StartPlan
-	(*StopPlan)(nil),              // 30: fencepost.runner.v1.StopPlan
-	(*PlanResult)(nil),            // 31: fencepost.runner.v1.PlanResult
-	(*TaskSetRefused)(nil),        // 32: fencepost.runner.v1.TaskSetRefused
-	(*Validate)(nil),              // 33: fencepost.runner.v1.Validate
-	(*ValidateAnswer)(nil),        // 34: fencepost.runner.v1.ValidateAnswer
-	(*ReadOffsets)(nil),           // 35: fencepost.runner.v1.ReadOffsets
-	(*ReadOffsetsAnswer)(nil),     // 36: fencepost.runner.v1.ReadOffsetsAnswer
-	(*AlterOffsets)(nil),          // 37: fencepost.runner.v1.AlterOffsets
-	(*AlterOffsetsAnswer)(nil),    // 38: fencepost.runner.v1.AlterOffsetsAnswer
-	(*Draining)(nil),              // 39: fencepost.runner.v1.Draining
-	(*Drain)(nil),                 // 40: fencepost.runner.v1.Drain
-	(*WarmUp)(nil),                // 41: fencepost.runner.v1.WarmUp
-	(*WarmedUp)(nil),              // 42: fencepost.runner.v1.WarmedUp
-	nil,                           // 43: fencepost.runner.v1.Hello.LabelsEntry
-	nil,                           // 44: fencepost.runner.v1.TaskStatus.RewindsEntry
-	nil,                           // 45: fencepost.runner.v1.Grant.ConfigEntry
-	nil,                           // 46: fencepost.runner.v1.Grant.TaskConfigEntry
-	nil,                           // 47: fencepost.runner.v1.StartPlan.ConfigEntry
-	nil,                           // 48: fencepost.runner.v1.Validate.ConfigEntry
-	nil,                           // 49: fencepost.runner.v1.ReadOffsets.ConfigEntry
-	nil,                           // 50: fencepost.runner.v1.AlterOffsets.ConfigEntry
-	nil,                           // 51: fencepost.runner.v1.WarmUp.ConfigEntry
-	(*v1.DescribeResponse)(nil),   // 52: fencepost.plugin.v1.DescribeResponse
-	(*v1.Claim)(nil),              // 53: fencepost.plugin.v1.Claim
-	(*v1.TaskSet)(nil),            // 54: fencepost.plugin.v1.TaskSet
-	(*v1.Problem)(nil),            // 55: fencepost.plugin.v1.Problem
-	(*v1.PartitionOffset)(nil),    // 56: fencepost.plugin.v1.PartitionOffset
+	(*ClusterChanged)(nil),        // 10: fencepost.runner.v1.ClusterChanged
+	(*Redirect)(nil),              // 11: fencepost.runner.v1.Redirect
+	(*Heartbeat)(nil),             // 12: fencepost.runner.v1.Heartbeat
+	(*HeartbeatAnswer)(nil),       // 13: fencepost.runner.v1.HeartbeatAnswer
+	(*PrepareStart)(nil),          // 14: fencepost.runner.v1.PrepareStart
+	(*PrepareStartAnswer)(nil),    // 15: fencepost.runner.v1.PrepareStartAnswer
+	(*Confirm)(nil),               // 16: fencepost.runner.v1.Confirm
+	(*ConfirmAnswer)(nil),         // 17: fencepost.runner.v1.ConfirmAnswer
+	(*Look)(nil),                  // 18: fencepost.runner.v1.Look
+	(*LookAnswer)(nil),            // 19: fencepost.runner.v1.LookAnswer
+	(*HangingPartition)(nil),      // 20: fencepost.runner.v1.HangingPartition
+	(*RecordTopics)(nil),          // 21: fencepost.runner.v1.RecordTopics
+	(*RecordTopicsAnswer)(nil),    // 22: fencepost.runner.v1.RecordTopicsAnswer
+	(*ClaimPartitions)(nil),       // 23: fencepost.runner.v1.ClaimPartitions
+	(*ClaimPartitionsAnswer)(nil), // 24: fencepost.runner.v1.ClaimPartitionsAnswer
+	(*TaskStatus)(nil),            // 25: fencepost.runner.v1.TaskStatus
+	(*TaskEnded)(nil),             // 26: fencepost.runner.v1.TaskEnded
+	(*Grant)(nil),                 // 27: fencepost.runner.v1.Grant
+	(*PluginRef)(nil),             // 28: fencepost.runner.v1.PluginRef
+	(*Revoke)(nil),                // 29: fencepost.runner.v1.Revoke
+	(*StartPlan)(nil),             // 30: fencepost.runner.v1.StartPlan
+	(*StopPlan)(nil),              // 31: fencepost.runner.v1.StopPlan
+	(*PlanResult)(nil),            // 32: fencepost.runner.v1.PlanResult
+	(*TaskSetRefused)(nil),        // 33: fencepost.runner.v1.TaskSetRefused
+	(*Validate)(nil),              // 34: fencepost.runner.v1.Validate
+	(*ValidateAnswer)(nil),        // 35: fencepost.runner.v1.ValidateAnswer
+	(*ReadOffsets)(nil),           // 36: fencepost.runner.v1.ReadOffsets
+	(*ReadOffsetsAnswer)(nil),     // 37: fencepost.runner.v1.ReadOffsetsAnswer
+	(*AlterOffsets)(nil),          // 38: fencepost.runner.v1.AlterOffsets
+	(*AlterOffsetsAnswer)(nil),    // 39: fencepost.runner.v1.AlterOffsetsAnswer
+	(*Draining)(nil),              // 40: fencepost.runner.v1.Draining
+	(*Drain)(nil),                 // 41: fencepost.runner.v1.Drain
+	(*WarmUp)(nil),                // 42: fencepost.runner.v1.WarmUp
+	(*WarmedUp)(nil),              // 43: fencepost.runner.v1.WarmedUp
+	nil,                           // 44: fencepost.runner.v1.Hello.LabelsEntry
+	nil,                           // 45: fencepost.runner.v1.TaskStatus.RewindsEntry
+	nil,                           // 46: fencepost.runner.v1.Grant.ConfigEntry
+	nil,                           // 47: fencepost.runner.v1.Grant.TaskConfigEntry
+	nil,                           // 48: fencepost.runner.v1.StartPlan.ConfigEntry
+	nil,                           // 49: fencepost.runner.v1.Validate.ConfigEntry
+	nil,                           // 50: fencepost.runner.v1.ReadOffsets.ConfigEntry
+	nil,                           // 51: fencepost.runner.v1.AlterOffsets.ConfigEntry
+	nil,                           // 52: fencepost.runner.v1.WarmUp.ConfigEntry
+	(*v1.DescribeResponse)(nil),   // 53: fencepost.plugin.v1.DescribeResponse
+	(*v1.Claim)(nil),              // 54: fencepost.plugin.v1.Claim
+	(*v1.TaskSet)(nil),            // 55: fencepost.plugin.v1.TaskSet
+	(*v1.Problem)(nil),            // 56: fencepost.plugin.v1.Problem
+	(*v1.PartitionOffset)(nil),    // 57: fencepost.plugin.v1.PartitionOffset
 }
 var file_fencepost_runner_v1_runner_proto_depIdxs = []int32{
 	4,  // 0: fencepost.runner.v1.SessionRequest.hello:type_name -> fencepost.runner.v1.Hello
-	11, // 1: fencepost.runner.v1.SessionRequest.heartbeat:type_name -> fencepost.runner.v1.Heartbeat
-	13, // 2: fencepost.runner.v1.SessionRequest.prepare_start:type_name -> fencepost.runner.v1.PrepareStart
-	15, // 3: fencepost.runner.v1.SessionRequest.confirm:type_name -> fencepost.runner.v1.Confirm
-	17, // 4: fencepost.runner.v1.SessionRequest.look:type_name -> fencepost.runner.v1.Look
-	20, // 5: fencepost.runner.v1.SessionRequest.record_topics:type_name -> fencepost.runner.v1.RecordTopics
-	22, // 6: fencepost.runner.v1.SessionRequest.claim_partitions:type_name -> fencepost.runner.v1.ClaimPartitions
-	24, // 7: fencepost.runner.v1.SessionRequest.task_status:type_name -> fencepost.runner.v1.TaskStatus
-	25, // 8: fencepost.runner.v1.SessionRequest.task_ended:type_name -> fencepost.runner.v1.TaskEnded
-	31, // 9: fencepost.runner.v1.SessionRequest.plan_result:type_name -> fencepost.runner.v1.PlanResult
-	34, // 10: fencepost.runner.v1.SessionRequest.validate_answer:type_name -> fencepost.runner.v1.ValidateAnswer
-	36, // 11: fencepost.runner.v1.SessionRequest.read_offsets_answer:type_name -> fencepost.runner.v1.ReadOffsetsAnswer
-	38, // 12: fencepost.runner.v1.SessionRequest.alter_offsets_answer:type_name -> fencepost.runner.v1.AlterOffsetsAnswer
-	39, // 13: fencepost.runner.v1.SessionRequest.draining:type_name -> fencepost.runner.v1.Draining
+	12, // 1: fencepost.runner.v1.SessionRequest.heartbeat:type_name -> fencepost.runner.v1.Heartbeat
+	14, // 2: fencepost.runner.v1.SessionRequest.prepare_start:type_name -> fencepost.runner.v1.PrepareStart
+	16, // 3: fencepost.runner.v1.SessionRequest.confirm:type_name -> fencepost.runner.v1.Confirm
+	18, // 4: fencepost.runner.v1.SessionRequest.look:type_name -> fencepost.runner.v1.Look
+	21, // 5: fencepost.runner.v1.SessionRequest.record_topics:type_name -> fencepost.runner.v1.RecordTopics
+	23, // 6: fencepost.runner.v1.SessionRequest.claim_partitions:type_name -> fencepost.runner.v1.ClaimPartitions
+	25, // 7: fencepost.runner.v1.SessionRequest.task_status:type_name -> fencepost.runner.v1.TaskStatus
+	26, // 8: fencepost.runner.v1.SessionRequest.task_ended:type_name -> fencepost.runner.v1.TaskEnded
+	32, // 9: fencepost.runner.v1.SessionRequest.plan_result:type_name -> fencepost.runner.v1.PlanResult
+	35, // 10: fencepost.runner.v1.SessionRequest.validate_answer:type_name -> fencepost.runner.v1.ValidateAnswer
+	37, // 11: fencepost.runner.v1.SessionRequest.read_offsets_answer:type_name -> fencepost.runner.v1.ReadOffsetsAnswer
+	39, // 12: fencepost.runner.v1.SessionRequest.alter_offsets_answer:type_name -> fencepost.runner.v1.AlterOffsetsAnswer
+	40, // 13: fencepost.runner.v1.SessionRequest.draining:type_name -> fencepost.runner.v1.Draining
 	6,  // 14: fencepost.runner.v1.SessionRequest.offer:type_name -> fencepost.runner.v1.Offer
-	42, // 15: fencepost.runner.v1.SessionRequest.warmed_up:type_name -> fencepost.runner.v1.WarmedUp
+	43, // 15: fencepost.runner.v1.SessionRequest.warmed_up:type_name -> fencepost.runner.v1.WarmedUp
 	9,  // 16: fencepost.runner.v1.SessionResponse.welcome:type_name -> fencepost.runner.v1.Welcome
-	10, // 17: fencepost.runner.v1.SessionResponse.redirect:type_name -> fencepost.runner.v1.Redirect
-	12, // 18: fencepost.runner.v1.SessionResponse.heartbeat_answer:type_name -> fencepost.runner.v1.HeartbeatAnswer
-	14, // 19: fencepost.runner.v1.SessionResponse.prepare_start_answer:type_name -> fencepost.runner.v1.PrepareStartAnswer
-	16, // 20: fencepost.runner.v1.SessionResponse.confirm_answer:type_name -> fencepost.runner.v1.ConfirmAnswer
-	18, // 21: fencepost.runner.v1.SessionResponse.look_answer:type_name -> fencepost.runner.v1.LookAnswer
-	21, // 22: fencepost.runner.v1.SessionResponse.record_topics_answer:type_name -> fencepost.runner.v1.RecordTopicsAnswer
-	23, // 23: fencepost.runner.v1.SessionResponse.claim_partitions_answer:type_name -> fencepost.runner.v1.ClaimPartitionsAnswer
-	26, // 24: fencepost.runner.v1.SessionResponse.grant:type_name -> fencepost.runner.v1.Grant
-	28, // 25: fencepost.runner.v1.SessionResponse.revoke:type_name -> fencepost.runner.v1.Revoke
-	29, // 26: fencepost.runner.v1.SessionResponse.start_plan:type_name -> fencepost.runner.v1.StartPlan
-	30, // 27: fencepost.runner.v1.SessionResponse.stop_plan:type_name -> fencepost.runner.v1.StopPlan
-	32, // 28: fencepost.runner.v1.SessionResponse.task_set_refused:type_name -> fencepost.runner.v1.TaskSetRefused
-	33, // 29: fencepost.runner.v1.SessionResponse.validate:type_name -> fencepost.runner.v1.Validate
-	35, // 30: fencepost.runner.v1.SessionResponse.read_offsets:type_name -> fencepost.runner.v1.ReadOffsets
-	37, // 31: fencepost.runner.v1.SessionResponse.alter_offsets:type_name -> fencepost.runner.v1.AlterOffsets
-	40, // 32: fencepost.runner.v1.SessionResponse.drain:type_name -> fencepost.runner.v1.Drain
-	41, // 33: fencepost.runner.v1.SessionResponse.warm_up:type_name -> fencepost.runner.v1.WarmUp
-	43, // 34: fencepost.runner.v1.Hello.labels:type_name -> fencepost.runner.v1.Hello.LabelsEntry
-	6,  // 35: fencepost.runner.v1.Hello.offer:type_name -> fencepost.runner.v1.Offer
-	3,  // 36: fencepost.runner.v1.Hello.held:type_name -> fencepost.runner.v1.Lease
-	5,  // 37: fencepost.runner.v1.Hello.plans:type_name -> fencepost.runner.v1.PlanRef
-	39, // 38: fencepost.runner.v1.Hello.draining:type_name -> fencepost.runner.v1.Draining
-	7,  // 39: fencepost.runner.v1.Offer.plugins:type_name -> fencepost.runner.v1.PluginInfo
-	8,  // 40: fencepost.runner.v1.Offer.broken:type_name -> fencepost.runner.v1.BrokenPlugin
-	52, // 41: fencepost.runner.v1.PluginInfo.description:type_name -> fencepost.plugin.v1.DescribeResponse
-	3,  // 42: fencepost.runner.v1.Heartbeat.leases:type_name -> fencepost.runner.v1.Lease
-	3,  // 43: fencepost.runner.v1.HeartbeatAnswer.lost:type_name -> fencepost.runner.v1.Lease
-	3,  // 44: fencepost.runner.v1.PrepareStart.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 45: fencepost.runner.v1.Confirm.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 46: fencepost.runner.v1.Look.lease:type_name -> fencepost.runner.v1.Lease
-	19, // 47: fencepost.runner.v1.LookAnswer.hanging:type_name -> fencepost.runner.v1.HangingPartition
-	3,  // 48: fencepost.runner.v1.RecordTopics.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 49: fencepost.runner.v1.ClaimPartitions.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 50: fencepost.runner.v1.TaskStatus.lease:type_name -> fencepost.runner.v1.Lease
-	0,  // 51: fencepost.runner.v1.TaskStatus.state:type_name -> fencepost.runner.v1.TaskState
-	44, // 52: fencepost.runner.v1.TaskStatus.rewinds:type_name -> fencepost.runner.v1.TaskStatus.RewindsEntry
-	3,  // 53: fencepost.runner.v1.TaskEnded.lease:type_name -> fencepost.runner.v1.Lease
-	3,  // 54: fencepost.runner.v1.Grant.lease:type_name -> fencepost.runner.v1.Lease
-	45, // 55: fencepost.runner.v1.Grant.config:type_name -> fencepost.runner.v1.Grant.ConfigEntry
-	46, // 56: fencepost.runner.v1.Grant.task_config:type_name -> fencepost.runner.v1.Grant.TaskConfigEntry
-	53, // 57: fencepost.runner.v1.Grant.claim:type_name -> fencepost.plugin.v1.Claim
-	27, // 58: fencepost.runner.v1.Grant.plugin:type_name -> fencepost.runner.v1.PluginRef
-	3,  // 59: fencepost.runner.v1.Revoke.lease:type_name -> fencepost.runner.v1.Lease
-	5,  // 60: fencepost.runner.v1.StartPlan.plan:type_name -> fencepost.runner.v1.PlanRef
-	47, // 61: fencepost.runner.v1.StartPlan.config:type_name -> fencepost.runner.v1.StartPlan.ConfigEntry
-	27, // 62: fencepost.runner.v1.StartPlan.plugin:type_name -> fencepost.runner.v1.PluginRef
-	5,  // 63: fencepost.runner.v1.StopPlan.plan:type_name -> fencepost.runner.v1.PlanRef
-	5,  // 64: fencepost.runner.v1.PlanResult.plan:type_name -> fencepost.runner.v1.PlanRef
-	54, // 65: fencepost.runner.v1.PlanResult.task_set:type_name -> fencepost.plugin.v1.TaskSet
-	5,  // 66: fencepost.runner.v1.TaskSetRefused.plan:type_name -> fencepost.runner.v1.PlanRef
-	48, // 67: fencepost.runner.v1.Validate.config:type_name -> fencepost.runner.v1.Validate.ConfigEntry
-	55, // 68: fencepost.runner.v1.ValidateAnswer.problems:type_name -> fencepost.plugin.v1.Problem
-	49, // 69: fencepost.runner.v1.ReadOffsets.config:type_name -> fencepost.runner.v1.ReadOffsets.ConfigEntry
-	56, // 70: fencepost.runner.v1.ReadOffsetsAnswer.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	3,  // 71: fencepost.runner.v1.AlterOffsets.lease:type_name -> fencepost.runner.v1.Lease
-	50, // 72: fencepost.runner.v1.AlterOffsets.config:type_name -> fencepost.runner.v1.AlterOffsets.ConfigEntry
-	56, // 73: fencepost.runner.v1.AlterOffsets.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	51, // 74: fencepost.runner.v1.WarmUp.config:type_name -> fencepost.runner.v1.WarmUp.ConfigEntry
-	27, // 75: fencepost.runner.v1.WarmUp.plugin:type_name -> fencepost.runner.v1.PluginRef
-	1,  // 76: fencepost.runner.v1.Coordinator.Session:input_type -> fencepost.runner.v1.SessionRequest
-	2,  // 77: fencepost.runner.v1.Coordinator.Session:output_type -> fencepost.runner.v1.SessionResponse
-	77, // [77:78] is the sub-list for method output_type
-	76, // [76:77] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	11, // 17: fencepost.runner.v1.SessionResponse.redirect:type_name -> fencepost.runner.v1.Redirect
+	13, // 18: fencepost.runner.v1.SessionResponse.heartbeat_answer:type_name -> fencepost.runner.v1.HeartbeatAnswer
+	15, // 19: fencepost.runner.v1.SessionResponse.prepare_start_answer:type_name -> fencepost.runner.v1.PrepareStartAnswer
+	17, // 20: fencepost.runner.v1.SessionResponse.confirm_answer:type_name -> fencepost.runner.v1.ConfirmAnswer
+	19, // 21: fencepost.runner.v1.SessionResponse.look_answer:type_name -> fencepost.runner.v1.LookAnswer
+	22, // 22: fencepost.runner.v1.SessionResponse.record_topics_answer:type_name -> fencepost.runner.v1.RecordTopicsAnswer
+	24, // 23: fencepost.runner.v1.SessionResponse.claim_partitions_answer:type_name -> fencepost.runner.v1.ClaimPartitionsAnswer
+	27, // 24: fencepost.runner.v1.SessionResponse.grant:type_name -> fencepost.runner.v1.Grant
+	29, // 25: fencepost.runner.v1.SessionResponse.revoke:type_name -> fencepost.runner.v1.Revoke
+	30, // 26: fencepost.runner.v1.SessionResponse.start_plan:type_name -> fencepost.runner.v1.StartPlan
+	31, // 27: fencepost.runner.v1.SessionResponse.stop_plan:type_name -> fencepost.runner.v1.StopPlan
+	33, // 28: fencepost.runner.v1.SessionResponse.task_set_refused:type_name -> fencepost.runner.v1.TaskSetRefused
+	34, // 29: fencepost.runner.v1.SessionResponse.validate:type_name -> fencepost.runner.v1.Validate
+	36, // 30: fencepost.runner.v1.SessionResponse.read_offsets:type_name -> fencepost.runner.v1.ReadOffsets
+	38, // 31: fencepost.runner.v1.SessionResponse.alter_offsets:type_name -> fencepost.runner.v1.AlterOffsets
+	10, // 32: fencepost.runner.v1.SessionResponse.cluster_changed:type_name -> fencepost.runner.v1.ClusterChanged
+	41, // 33: fencepost.runner.v1.SessionResponse.drain:type_name -> fencepost.runner.v1.Drain
+	42, // 34: fencepost.runner.v1.SessionResponse.warm_up:type_name -> fencepost.runner.v1.WarmUp
+	44, // 35: fencepost.runner.v1.Hello.labels:type_name -> fencepost.runner.v1.Hello.LabelsEntry
+	6,  // 36: fencepost.runner.v1.Hello.offer:type_name -> fencepost.runner.v1.Offer
+	3,  // 37: fencepost.runner.v1.Hello.held:type_name -> fencepost.runner.v1.Lease
+	5,  // 38: fencepost.runner.v1.Hello.plans:type_name -> fencepost.runner.v1.PlanRef
+	40, // 39: fencepost.runner.v1.Hello.draining:type_name -> fencepost.runner.v1.Draining
+	7,  // 40: fencepost.runner.v1.Offer.plugins:type_name -> fencepost.runner.v1.PluginInfo
+	8,  // 41: fencepost.runner.v1.Offer.broken:type_name -> fencepost.runner.v1.BrokenPlugin
+	53, // 42: fencepost.runner.v1.PluginInfo.description:type_name -> fencepost.plugin.v1.DescribeResponse
+	3,  // 43: fencepost.runner.v1.Heartbeat.leases:type_name -> fencepost.runner.v1.Lease
+	3,  // 44: fencepost.runner.v1.HeartbeatAnswer.lost:type_name -> fencepost.runner.v1.Lease
+	3,  // 45: fencepost.runner.v1.PrepareStart.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 46: fencepost.runner.v1.Confirm.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 47: fencepost.runner.v1.Look.lease:type_name -> fencepost.runner.v1.Lease
+	20, // 48: fencepost.runner.v1.LookAnswer.hanging:type_name -> fencepost.runner.v1.HangingPartition
+	3,  // 49: fencepost.runner.v1.RecordTopics.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 50: fencepost.runner.v1.ClaimPartitions.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 51: fencepost.runner.v1.TaskStatus.lease:type_name -> fencepost.runner.v1.Lease
+	0,  // 52: fencepost.runner.v1.TaskStatus.state:type_name -> fencepost.runner.v1.TaskState
+	45, // 53: fencepost.runner.v1.TaskStatus.rewinds:type_name -> fencepost.runner.v1.TaskStatus.RewindsEntry
+	3,  // 54: fencepost.runner.v1.TaskEnded.lease:type_name -> fencepost.runner.v1.Lease
+	3,  // 55: fencepost.runner.v1.Grant.lease:type_name -> fencepost.runner.v1.Lease
+	46, // 56: fencepost.runner.v1.Grant.config:type_name -> fencepost.runner.v1.Grant.ConfigEntry
+	47, // 57: fencepost.runner.v1.Grant.task_config:type_name -> fencepost.runner.v1.Grant.TaskConfigEntry
+	54, // 58: fencepost.runner.v1.Grant.claim:type_name -> fencepost.plugin.v1.Claim
+	28, // 59: fencepost.runner.v1.Grant.plugin:type_name -> fencepost.runner.v1.PluginRef
+	3,  // 60: fencepost.runner.v1.Revoke.lease:type_name -> fencepost.runner.v1.Lease
+	5,  // 61: fencepost.runner.v1.StartPlan.plan:type_name -> fencepost.runner.v1.PlanRef
+	48, // 62: fencepost.runner.v1.StartPlan.config:type_name -> fencepost.runner.v1.StartPlan.ConfigEntry
+	28, // 63: fencepost.runner.v1.StartPlan.plugin:type_name -> fencepost.runner.v1.PluginRef
+	5,  // 64: fencepost.runner.v1.StopPlan.plan:type_name -> fencepost.runner.v1.PlanRef
+	5,  // 65: fencepost.runner.v1.PlanResult.plan:type_name -> fencepost.runner.v1.PlanRef
+	55, // 66: fencepost.runner.v1.PlanResult.task_set:type_name -> fencepost.plugin.v1.TaskSet
+	5,  // 67: fencepost.runner.v1.TaskSetRefused.plan:type_name -> fencepost.runner.v1.PlanRef
+	49, // 68: fencepost.runner.v1.Validate.config:type_name -> fencepost.runner.v1.Validate.ConfigEntry
+	56, // 69: fencepost.runner.v1.ValidateAnswer.problems:type_name -> fencepost.plugin.v1.Problem
+	50, // 70: fencepost.runner.v1.ReadOffsets.config:type_name -> fencepost.runner.v1.ReadOffsets.ConfigEntry
+	57, // 71: fencepost.runner.v1.ReadOffsetsAnswer.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	3,  // 72: fencepost.runner.v1.AlterOffsets.lease:type_name -> fencepost.runner.v1.Lease
+	51, // 73: fencepost.runner.v1.AlterOffsets.config:type_name -> fencepost.runner.v1.AlterOffsets.ConfigEntry
+	57, // 74: fencepost.runner.v1.AlterOffsets.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	52, // 75: fencepost.runner.v1.WarmUp.config:type_name -> fencepost.runner.v1.WarmUp.ConfigEntry
+	28, // 76: fencepost.runner.v1.WarmUp.plugin:type_name -> fencepost.runner.v1.PluginRef
+	1,  // 77: fencepost.runner.v1.Coordinator.Session:input_type -> fencepost.runner.v1.SessionRequest
+	2,  // 78: fencepost.runner.v1.Coordinator.Session:output_type -> fencepost.runner.v1.SessionResponse
+	78, // [78:79] is the sub-list for method output_type
+	77, // [77:78] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_runner_v1_runner_proto_init() }
@@ -4204,6 +4302,7 @@ func file_fencepost_runner_v1_runner_proto_init() {
 		(*SessionResponse_Validate)(nil),
 		(*SessionResponse_ReadOffsets)(nil),
 		(*SessionResponse_AlterOffsets)(nil),
+		(*SessionResponse_ClusterChanged)(nil),
 		(*SessionResponse_Drain)(nil),
 		(*SessionResponse_WarmUp)(nil),
 	}
@@ -4213,7 +4312,7 @@ func file_fencepost_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_runner_v1_runner_proto_rawDesc), len(file_fencepost_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   51,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
