@@ -262,10 +262,10 @@ func realLog(t *testing.T, broker *kafka.Broker) {
 	}
 	defer next.Resign()
 	t.Logf("took over in %v", time.Since(began))
-	if len(second.Records()) != 11 || second.Records()[0].Key == "" {
-		t.Errorf("%d records", len(second.Records()))
+	if len(second.Content().Records) != 11 || second.Content().Records[0].Key == "" {
+		t.Errorf("%d records", len(second.Content().Records))
 	}
-	for _, r := range second.Records() {
+	for _, r := range second.Content().Records {
 		if r.Key == "a" {
 			if diff := cmp.Diff(fmt.Sprint(writes-1), string(r.Value)); diff != "" {
 				t.Error(diff)
@@ -352,7 +352,7 @@ func realKills(t *testing.T, broker *kafka.Broker, kills int) {
 		}
 		t.Logf("took over in %v", time.Since(began))
 		got := ""
-		for _, r := range leadership.Records() {
+		for _, r := range leadership.Content().Records {
 			got = string(r.Value)
 		}
 		unknown := fmt.Sprint(kill, ".", last+1)

@@ -28,9 +28,11 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/control"
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
+	"github.com/fencepost-io/fencepost/coordinator/internal/loop"
 	"github.com/fencepost-io/fencepost/coordinator/internal/metrics"
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 	"github.com/fencepost-io/fencepost/coordinator/internal/sessions"
+	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
 // Config of a Coordinator.
@@ -51,6 +53,8 @@ type Config struct {
 	SessionTimeout time.Duration
 	// NoBalance leaves tasks where they run when a runner joins. Otherwise tasks move to it, one at a time, until all have as many.
 	NoBalance bool
+	// AcceptLostRecords lets this coordinator lead with a log that has lost records, as an operator has decided; the log remembers it.
+	AcceptLostRecords bool
 	// TLS, where set, is what gRPC is served with.
 	TLS *tls.Config
 	// Metrics, where set, has the coordinator's metrics registered by New. Nil is none, at no cost.
@@ -69,7 +73,9 @@ type Coordinator struct {
 	leading  chan struct{}
 	led      sync.Once // closes leading
 	leads    atomic.Bool
-	failed   atomic.Pointer[error] // why the last candidacy failed; nil while one lasts
+	silent   silence                   // of stand
+	failed   atomic.Pointer[error]     // why the last candidacy failed; nil while one lasts
+	core     atomic.Pointer[loop.Loop] // nil while this coordinator doesn't lead
 
 	health   *health.Server
 	control  *control.Server
@@ -104,7 +110,7 @@ func New(config Config) (*Coordinator, error) {
 	if err := errors.Join(append(problems, err)...); err != nil {
 		return nil, err
 	}
-	c := &Coordinator{config: config, log: config.Logger, settings: settings, leading: make(chan struct{}), health: health.NewServer()}
+	c := &Coordinator{config: config, log: config.Logger, settings: settings, leading: make(chan struct{}), silent: silence{}, health: health.NewServer()}
 	if config.Metrics != nil {
 		c.metrics = metrics.New(metrics.Config{Cluster: config.Cluster, Version: config.Version})
 		if err := config.Metrics.Register(c.metrics); err != nil {
@@ -116,11 +122,13 @@ func New(config Config) (*Coordinator, error) {
 	}
 	direct := kafkaclient.NewDirect(c.client)
 	c.fencer = fence.New(fence.Config{Direct: direct, Logger: c.log.Named("fence")})
+	low, high := levels()
 	c.store = configlog.New(configlog.Config{
-		Cluster: config.Cluster, Address: config.Advertise, Settings: settings, Direct: direct, Fencer: c.fencer, SessionTimeout: config.SessionTimeout, Logger: c.log.Named("configlog"),
+		Cluster: config.Cluster, Address: config.Advertise, Version: config.Version, LevelMin: low, LevelMax: high, Settings: settings, Direct: direct, Fencer: c.fencer,
+		SessionTimeout: config.SessionTimeout, Logger: c.log.Named("configlog"),
 	})
-	c.control = control.New(control.Config{Cluster: config.Cluster, Version: config.Version, Address: config.Advertise, Leader: c.leader, Absent: c.absent})
-	c.sessions = sessions.New(sessions.Config{Leader: c.leader, Logger: config.Logger.Named("sessions")})
+	c.control = control.New(control.Config{Cluster: config.Cluster, Self: c.store.Self(), Leader: c.leader, Absent: c.absent, Standing: c.standing})
+	c.sessions = sessions.New(sessions.Config{Leader: c.leader, Coordinators: c.addresses, Logger: config.Logger.Named("sessions")})
 	return c, nil
 }
 
@@ -151,23 +159,57 @@ func reachable(address string) string {
 // Leading is closed when this coordinator leads for the first time.
 func (c *Coordinator) Leading() <-chan struct{} { return c.leading }
 
-// Run serves, stands for election and leads, until ctx ends; then it leaves the election at once and returns nil. It is called once. A broker that isn't there is waited for.
+// Run serves, stands for election and leads, until ctx ends; then it leaves the election at once, tells its runners who leads next, and returns nil. It is called once. A broker that isn't there is waited for.
 func (c *Coordinator) Run(ctx context.Context) error {
 	defer c.client.Close()
 	defer c.sessions.Close()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.serve(ctx) })
-	group.Go(func() error { return c.store.Follow(ctx, c.heardOfLeader) })
-	group.Go(func() error { return c.stand(ctx) })
+	// What tells runners and clients where to go ends last.
+	serving, hush := context.WithCancel(context.WithoutCancel(ctx))
+	defer hush()
+	group, serving := errgroup.WithContext(serving)
+	standing, leave := context.WithCancel(ctx)
+	defer leave()
+	context.AfterFunc(serving, leave) // One that can't serve must not lead.
+	group.Go(func() error { return c.serve(serving) })
+	group.Go(func() error { return c.store.Follow(serving, c.heardOfLeader) })
+	group.Go(func() error { return c.store.Watch(serving, c.rosterChanged) })
+	group.Go(func() error {
+		defer hush()
+		return c.stand(standing)
+	})
 	return group.Wait()
 }
 
 // leader is the address of another coordinator that leads; empty where none is known. The log may still name this one, from when it led.
 func (c *Coordinator) leader() string {
-	if leader := c.store.Leader(); leader != c.config.Advertise {
+	if leader := c.store.Heard().Leader; leader != c.config.Advertise {
 		return leader
 	}
 	return ""
+}
+
+// addresses are those of all coordinators that are alive, as far as is known.
+func (c *Coordinator) addresses() []string {
+	var all []string
+	for _, other := range c.store.Roster() {
+		if other.Address != "" {
+			all = append(all, other.Address)
+		}
+	}
+	return all
+}
+
+// standing is what this coordinator knows of the cluster without leading it.
+func (c *Coordinator) standing() control.Standing {
+	heard := c.store.Heard()
+	return control.Standing{Coordinators: c.store.Roster(), LeaderID: heard.LeaderID, Term: heard.Term, Level: heard.Level}
+}
+
+// rosterChanged tells the loop, where this coordinator leads, which coordinators there are.
+func (c *Coordinator) rosterChanged(all []state.Coordinator) {
+	if core := c.core.Load(); core != nil {
+		_ = core.Submit(context.Background(), state.CoordinatorsChanged{Coordinators: all}) // An error says that the loop has ended.
+	}
 }
 
 func (c *Coordinator) heardOfLeader(address string) {

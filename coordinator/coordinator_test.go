@@ -91,6 +91,14 @@ func (l *log) wait(t *testing.T, text string) {
 	}
 }
 
+// pause waits until something more is logged, for a moment at most.
+func (l *log) pause() {
+	select {
+	case <-l.said:
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
 func start(t *testing.T, bootstrap string, change func(*coordinator.Config)) *running {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -293,14 +301,7 @@ func TestALogOfANewerVersionIsNotLed(t *testing.T) {
 	first := start(t, bootstrap, nil)
 	first.awaitLeading(t)
 	first.stop()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "c.config", Key: []byte("meta/cluster"), Value: []byte(`{"v":99,"b":{}}`)}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	writeLog(t, bootstrap, "meta/cluster", `{"v":99,"b":{}}`)
 	second := start(t, bootstrap, nil)
 	second.log.wait(t, "can't lead; another coordinator may")
 	select {
@@ -308,6 +309,54 @@ func TestALogOfANewerVersionIsNotLed(t *testing.T) {
 		t.Error("it leads")
 	default:
 	}
+	if members := membersOf(t, bootstrap); members != 0 {
+		t.Errorf("%d members of the election, which belongs to others", members)
+	}
+	if cluster, err := second.control.GetCluster(t.Context(), &controlv1.GetClusterRequest{}); err != nil || !strings.Contains(cluster.GetTrouble(), "has form 99") || cluster.GetLeading() {
+		t.Errorf("%v, %v", cluster, err)
+	}
+	if health, err := second.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "fencepost.coordinator.election"}); err != nil || health.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health: %v, %v", health, err)
+	}
+	writeLog(t, bootstrap, "meta/cluster", `{"v":1,"b":{"cluster":"c","term":41,"level":1}}`)
+	second.awaitLeading(t)
+	if cluster, err := second.control.GetCluster(t.Context(), &controlv1.GetClusterRequest{}); err != nil || cluster.GetTrouble() != "" || cluster.GetTerm() != 42 {
+		t.Errorf("put right: %v, %v", cluster, err)
+	}
+}
+
+// writeLog writes one record into the log as a coordinator does.
+func writeLog(t *testing.T, bootstrap, key, value string) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("fencepost.c"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "c.config", Key: []byte(key), Value: []byte(value)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// membersOf counts the members of the election.
+func membersOf(t *testing.T, bootstrap string) int {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	groups, err := kadm.NewClient(client).DescribeGroups(t.Context(), "c.coordinator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(groups["c.coordinator"].Members)
 }
 
 // TestALeaderThatLosesItsBrokerSaysSo: it doesn't name itself, and the one that waits says why as well.
@@ -322,17 +371,8 @@ func TestALeaderThatLosesItsBrokerSaysSo(t *testing.T) {
 	first.awaitLeading(t)
 	second := start(t, bootstrap, nil)
 	second.log.wait(t, "waiting, another coordinator leads: leader="+first.address)
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	for members := 0; members < 2; {
-		groups, err := kadm.NewClient(client).DescribeGroups(t.Context(), "c.coordinator")
-		if err != nil {
-			t.Fatal(err)
-		}
-		members = len(groups["c.coordinator"].Members)
+	for membersOf(t, bootstrap) < 2 {
+		second.log.pause()
 	}
 	cluster.Close()
 	first.log.wait(t, "the leadership is lost")

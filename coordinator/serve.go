@@ -50,6 +50,7 @@ func (c *Coordinator) newServer() *grpc.Server {
 	healthv1.RegisterHealthServer(server, c.health)
 	reflection.Register(server)
 	c.healthy(false)
+	c.elects(false)
 	return server
 }
 
@@ -74,13 +75,23 @@ func (c *Coordinator) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
+// electionService is the service under which health checks learn whether this coordinator takes part in the election: it leads, or would at once where the leader goes.
+const electionService = "fencepost.coordinator.election"
+
+// elects tells health checks whether this coordinator takes part in the election.
+func (c *Coordinator) elects(does bool) { c.setHealth(does, electionService) }
+
 // healthy tells health checks whether this coordinator leads.
 func (c *Coordinator) healthy(leads bool) {
+	c.setHealth(leads, "", controlv1.Control_ServiceDesc.ServiceName, runnerv1.Coordinator_ServiceDesc.ServiceName)
+}
+
+func (c *Coordinator) setHealth(good bool, services ...string) {
 	is := healthv1.HealthCheckResponse_NOT_SERVING
-	if leads {
+	if good {
 		is = healthv1.HealthCheckResponse_SERVING
 	}
-	for _, service := range []string{"", controlv1.Control_ServiceDesc.ServiceName, runnerv1.Coordinator_ServiceDesc.ServiceName} {
+	for _, service := range services {
 		c.health.SetServingStatus(service, is)
 	}
 }

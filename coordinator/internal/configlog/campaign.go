@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,18 +79,18 @@ func (l *Log) takeOver(ctx context.Context, limit int) (*Leadership, error) {
 	if err != nil {
 		return nil, fmt.Errorf("settle the config log: %w", err)
 	}
-	records, err := l.read(ctx, end)
+	content, err := l.read(ctx, end)
 	if err != nil {
 		return nil, fmt.Errorf("read the config log: %w", err)
 	}
-	l.log.Debug("took over the config log", "records", len(records), "end", end, "took", time.Since(began).Round(time.Millisecond), "epoch", taken.Epoch)
-	return &Leadership{log: l, writer: w, records: records, done: make(chan struct{})}, nil
+	l.log.Debug("took over the config log", "records", len(content.Records), "end", end, "took", time.Since(began).Round(time.Millisecond), "epoch", taken.Epoch)
+	return &Leadership{log: l, writer: w, content: content, done: make(chan struct{})}, nil
 }
 
 // Leadership is the right to write the log, until Done.
 type Leadership struct {
 	log     *Log
-	records []state.Record
+	content *Content
 
 	mu        sync.Mutex // one write at a time
 	writer    *writer
@@ -100,8 +101,8 @@ type Leadership struct {
 	reason error // set before done is closed
 }
 
-// Records is what the log held when it was taken over, oldest first: the newest record of each key, without deleted keys.
-func (l *Leadership) Records() []state.Record { return l.records }
+// Content is what the log held when it was taken over.
+func (l *Leadership) Content() *Content { return l.content }
 
 // Done is closed when the leadership is over; Err then says why.
 func (l *Leadership) Done() <-chan struct{} { return l.done }
@@ -141,7 +142,7 @@ func (l *Leadership) Write(ctx context.Context, records []state.Record) error {
 		return err
 	}
 	if !l.announced {
-		records = append(records[:len(records):len(records)], leaderRecord(l.log.config.Address))
+		records = l.first(records)
 	}
 	err := l.writer.write(context.WithoutCancel(ctx), records)
 	switch {
@@ -152,7 +153,20 @@ func (l *Leadership) Write(ctx context.Context, records []state.Record) error {
 		l.end(fmt.Errorf("write the config log: %w", l.log.explain(err)))
 		return l.Err()
 	}
-	l.announced = true
-	l.log.leader.Store(l.log.config.Address)
+	if !l.announced {
+		l.announced = true
+		l.log.hear(func(h *Heard) { h.Leader, h.LeaderID = l.log.self.Address, l.log.self.ID })
+	}
 	return nil
+}
+
+// first adds to the first write who leads, and what somebody else had written over.
+func (l *Leadership) first(records []state.Record) []state.Record {
+	records = append(records[:len(records):len(records)], leaderRecord(l.log.self))
+	for _, r := range l.content.overwritten {
+		if !slices.ContainsFunc(records, func(other state.Record) bool { return other.Key == r.Key }) {
+			records = append(records, r)
+		}
+	}
+	return records
 }

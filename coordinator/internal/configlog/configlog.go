@@ -7,6 +7,9 @@
 // the id's next transaction would decide over both. So every write waits for the last stable offset to pass it, and a take-over settles what an earlier leader left before anything is read. What is left then was never
 // reported as written, so either outcome is right; it becomes visible.
 //
+// Whoever waits follows the log as well, and knows from it who leads, in which term and at which level; the group says who else waits (roster.go). Records that weren't written in a transaction are none of a coordinator's
+// and don't count (content.go).
+//
 // Any error that leaves the outcome open, any answer that the epoch isn't ours any more and the loss of the election end the leadership for good: later writes are refused without asking (never guess). The package knows nothing of
 // the records but their keys, and adds one of its own, meta/leader, to a leader's first write, so that whoever waits knows whom to name.
 //
@@ -15,7 +18,10 @@ package configlog
 
 import (
 	"cmp"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +30,7 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
+	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
 // partition is the only one.
@@ -41,6 +48,9 @@ type Config struct {
 	Cluster string
 	// Address is what the leader writes into the log, for those who wait to name it.
 	Address string
+	// Version, and the levels at which this coordinator can lead, are what the others are told of it.
+	Version            string
+	LevelMin, LevelMax uint32
 	// Settings make the clients of the election and of reading.
 	Settings *kafkaclient.Settings
 	// Direct sends the requests of a write.
@@ -64,7 +74,15 @@ type Log struct {
 	id     string
 	group  string
 	log    hclog.Logger
-	leader atomic.Value // string
+	self   state.Coordinator
+
+	mu    sync.Mutex
+	heard Heard
+
+	roster     atomic.Pointer[[]state.Coordinator]
+	twin       atomic.Pointer[error] // another coordinator has this one's address
+	rebalanced chan struct{}         // one token: the group has a new generation
+	grown      chan struct{}         // one token: Follow has read something
 
 	// Why this coordinator can neither lead nor see who does; nil while it can, as far as is known.
 	trouble atomic.Pointer[error]
@@ -80,23 +98,54 @@ func New(config Config) *Log {
 	if config.Logger == nil {
 		config.Logger = hclog.NewNullLogger()
 	}
-	l := &Log{
+	return &Log{
 		config: config, topic: names.LogTopic(config.Cluster), id: names.LogTransactionalID(config.Cluster), group: names.ElectionGroup(config.Cluster), log: config.Logger,
+		self:       state.Coordinator{Address: config.Address, ID: processID(), Version: config.Version, LevelMin: config.LevelMin, LevelMax: config.LevelMax},
+		rebalanced: make(chan struct{}, 1), grown: make(chan struct{}, 1),
 	}
-	l.leader.Store("")
-	return l
 }
 
-// Leader is the address of the last leader that the log names; empty where it isn't known. It is kept current by Follow and by leading.
-func (l *Log) Leader() string {
-	address, _ := l.leader.Load().(string) // Always a string.
-	return address
+// processID tells this process from every other coordinator, also from one with the same address.
+func processID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // It never fails.
+	return hex.EncodeToString(id[:])
 }
+
+// Heard is what the log says of the cluster, as far as it was followed.
+type Heard struct {
+	// Leader is the address of the last leader that the log names, and LeaderID its process; empty where that isn't known.
+	Leader, LeaderID string
+	// Term and Level are the last ones; 0 where they aren't known.
+	Term  uint64
+	Level uint32
+}
+
+// Heard is kept current by Follow and by leading.
+func (l *Log) Heard() Heard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heard
+}
+
+func (l *Log) hear(change func(*Heard)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.heard)
+}
+
+// Self is what the others are told of this coordinator.
+func (l *Log) Self() state.Coordinator { return l.self }
+
+// Grown has a token when Follow has read something since it was last taken.
+func (l *Log) Grown() <-chan struct{} { return l.grown }
 
 // Trouble is why this coordinator has no part in the election just now: no broker answers, for example. It is nil where nothing is known to be wrong.
 func (l *Log) Trouble() error {
-	if err := l.trouble.Load(); err != nil {
-		return *err
+	for _, trouble := range []*atomic.Pointer[error]{&l.trouble, &l.twin} {
+		if err := trouble.Load(); err != nil {
+			return *err
+		}
 	}
 	return nil
 }

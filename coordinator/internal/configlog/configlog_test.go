@@ -145,8 +145,8 @@ func TestTheLogIsCreatedWithItsSettings(t *testing.T) {
 	b := newBed(t, 1)
 	c := b.candidate(t, "one:1", nil)
 	l := c.lead(t)
-	if len(l.Records()) != 0 {
-		t.Errorf("records %v", l.Records())
+	if len(l.Content().Records) != 0 {
+		t.Errorf("records %v", l.Content().Records)
 	}
 	write(t, l, record("a", "1"), record("b", ""), state.Record{Key: "gone"})
 	if diff := cmp.Diff([]string{"a=1", "b=", "gone="}, readable(t, b.bootstrap)); diff != "" {
@@ -178,7 +178,7 @@ func TestANewLeaderReadsTheNewestOfEachKey(t *testing.T) {
 	first.Resign()
 	second := b.candidate(t, "two:2", nil).lead(t)
 	want := []state.Record{record("a", "2"), record("c", "1"), record("d", "")}
-	if diff := cmp.Diff(want, second.Records()); diff != "" {
+	if diff := cmp.Diff(want, second.Content().Records); diff != "" {
 		t.Error(diff)
 	}
 	if err := first.Write(t.Context(), []state.Record{record("a", "3")}); !errors.Is(err, configlog.ErrEnded) {
@@ -209,7 +209,7 @@ func TestWhoeverWaitsNeverTouchesTheLogsID(t *testing.T) {
 	named, over := make(chan string, 4), make(chan error, 1)
 	go func() { over <- waiting.Follow(followed, func(address string) { named <- address }) }()
 	write(t, leader, record("a", "1"))
-	if address := <-named; address != "one:1" || waiting.Leader() != "one:1" {
+	if address := <-named; address != "one:1" || waiting.Heard().Leader != "one:1" {
 		t.Errorf("leader %q", address)
 	}
 	members := func() int {
@@ -232,7 +232,7 @@ func TestWhoeverWaitsNeverTouchesTheLogsID(t *testing.T) {
 	second := <-elected
 	defer second.Resign()
 	write(t, second, record("a", "4"))
-	if address := <-named; address != "two:2" || waiting.Leader() != "two:2" {
+	if address := <-named; address != "two:2" || waiting.Heard().Leader != "two:2" {
 		t.Errorf("leader %q", address)
 	}
 	stop()
@@ -284,7 +284,7 @@ func TestALeaderWhoseWriteFailedMayLeadAgain(t *testing.T) {
 	}
 	first.End()
 	second := c.lead(t)
-	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Records()); diff != "" || joins != 0 {
+	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Content().Records); diff != "" || joins != 0 {
 		t.Errorf("joined %d times, %s", joins, diff)
 	}
 	write(t, second, record("a", "3"))

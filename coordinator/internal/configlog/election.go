@@ -17,6 +17,9 @@ const leaveTimeout = 2 * time.Second
 // sayAgain is how often the log is told of an interruption that lasts.
 const sayAgain = 30 * time.Second
 
+// heartbeats of the group are how those who wait hear that the leader has left: a hand-over takes no longer than one of them and a take-over. More often than a session needs them.
+const heartbeat = 250 * time.Millisecond
+
 // election is one candidacy: a member of the group, elected while the log's partition is assigned to it. It goes on through lost elections and through brokers that are away: the client joins again under its old name, and nobody
 // has to wait for that member's session time-out. The group reads nothing and commits nothing.
 type election struct {
@@ -39,10 +42,10 @@ type election struct {
 func (l *Log) runForOffice() (*election, error) {
 	e := &election{log: l, changed: make(chan struct{}, 1), reason: ErrEnded}
 	client, err := l.config.Settings.NewClient(
-		kgo.ConsumerGroup(l.group), kgo.ConsumeTopics(l.topic), kgo.DisableAutoCommit(),
+		kgo.ClientID(clientID(l.self)), kgo.ConsumerGroup(l.group), kgo.ConsumeTopics(l.topic), kgo.DisableAutoCommit(),
 		// A member that joins must not cost the leader its partition.
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
-		kgo.SessionTimeout(l.config.SessionTimeout), kgo.RebalanceTimeout(l.config.SessionTimeout), kgo.HeartbeatInterval(l.config.SessionTimeout/3),
+		kgo.SessionTimeout(l.config.SessionTimeout), kgo.RebalanceTimeout(l.config.SessionTimeout), kgo.HeartbeatInterval(min(heartbeat, l.config.SessionTimeout/3)),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) {
 			e.goesOn() // It is called for every generation of the group, also where nothing is assigned.
 			if len(assigned[l.topic]) > 0 {
@@ -96,6 +99,7 @@ func (e *election) stops(cause error) {
 // goesOn notes that this coordinator takes part in the group.
 func (e *election) goesOn() {
 	e.log.trouble.Store(nil)
+	e.log.regrouped()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.interrupted.IsZero() {

@@ -90,7 +90,7 @@ func TestAnUnknownOutcomeEndsTheLeadership(t *testing.T) {
 	<-l.Done()
 	l.Resign()
 	next := b.candidate(t, "two:2", nil).lead(t)
-	if diff := cmp.Diff([]state.Record{record("a", "1")}, next.Records()); diff != "" {
+	if diff := cmp.Diff([]state.Record{record("a", "1")}, next.Content().Records); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -132,7 +132,7 @@ func TestATakeOverSettlesWhatHangs(t *testing.T) {
 	})
 	b.holdBack(func() bool { return !ended })
 	second := b.candidate(t, "two:2", nil).lead(t)
-	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Records()); diff != "" {
+	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Content().Records); diff != "" {
 		t.Error(diff)
 	}
 	if !ended {
@@ -175,7 +175,7 @@ func TestWhatADeadLeaderHadOpenIsNeverRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := b.candidate(t, "two:2", nil).lead(t)
-	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Records()); diff != "" {
+	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Content().Records); diff != "" {
 		t.Error(diff)
 	}
 	if err := dead.EndTransaction(t.Context(), kgo.TryCommit); err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -26,20 +25,21 @@ type leaderValue struct {
 	V int `json:"v"`
 	B struct {
 		Address string `json:"address"`
+		ID      string `json:"id,omitempty"`
 	} `json:"b"`
 }
 
-func leaderRecord(address string) state.Record {
+func leaderRecord(self state.Coordinator) state.Record {
 	value := leaderValue{V: leaderVersion}
-	value.B.Address = address
+	value.B.Address, value.B.ID = self.Address, self.ID
 	body, err := json.Marshal(value)
 	if err != nil {
-		panic(fmt.Sprintf("leader record of %q: %v", address, err)) // A struct of plain data.
+		panic(fmt.Sprintf("leader record of %q: %v", self.Address, err)) // A struct of plain data.
 	}
 	return state.Record{Key: leaderKey, Value: body}
 }
 
-// Follow reads the log as it grows, for Leader, until ctx ends; then it returns nil. It calls changed with each new leader's address, though not with those that were
+// Follow reads the log as it grows, for Heard, until ctx ends; then it returns nil. It calls changed with each new leader's address, though not with those that were
 // followed by another at once, from the goroutine that called Follow.
 func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 	client, err := l.config.Settings.NewClient(l.consumer()...)
@@ -54,25 +54,38 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 		}
 		// Errors are those of a broker or topic that isn't there yet; the client goes on by itself.
 		fetches.EachError(func(_ string, _ int32, err error) { l.log.Debug("following the config log", "error", err) })
-		before := l.Leader()
+		before := l.Heard()
 		fetches.EachRecord(l.note)
-		if after := l.Leader(); after != before {
-			changed(after)
+		if after := l.Heard(); after.Leader != before.Leader || after.LeaderID != before.LeaderID {
+			changed(after.Leader)
+		}
+		if fetches.NumRecords() > 0 {
+			select {
+			case l.grown <- struct{}{}:
+			default:
+			}
 		}
 	}
 }
 
-// note keeps what a record says of the leader.
+// note keeps what a record says of the cluster.
 func (l *Log) note(r *kgo.Record) {
-	if string(r.Key) != leaderKey || r.Attrs.IsControl() {
+	if r.Attrs.IsControl() || !ours(r) {
 		return
 	}
-	var value leaderValue
-	if err := json.Unmarshal(r.Value, &value); err != nil || value.V != leaderVersion {
-		l.log.Warn("the config log names its leader in a form that isn't known here", "offset", r.Offset, "error", err)
-		return
+	switch key := string(r.Key); key {
+	case leaderKey:
+		var value leaderValue
+		if err := json.Unmarshal(r.Value, &value); err != nil || value.V != leaderVersion {
+			l.log.Warn("the config log names its leader in a form that isn't known here", "offset", r.Offset, "error", err)
+			return
+		}
+		l.hear(func(h *Heard) { h.Leader, h.LeaderID = value.B.Address, value.B.ID })
+	default:
+		if cluster, is := state.ReadCluster(state.Record{Key: key, Value: r.Value}); is {
+			l.hear(func(h *Heard) { h.Term, h.Level = cluster.Term, cluster.Level })
+		}
 	}
-	l.leader.Store(value.B.Address)
 }
 
 // consumer reads the whole log, committed transactions only. Control records show how far a read has come where the last transaction was aborted.
@@ -82,51 +95,4 @@ func (l *Log) consumer() []kgo.Opt {
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.MetadataMinAge(metadataMinAge),
 	}
-}
-
-// read reads the log up to end, which must be settled.
-func (l *Log) read(ctx context.Context, end span) ([]state.Record, error) {
-	if end.start >= end.end {
-		return nil, nil
-	}
-	client, err := l.config.Settings.NewClient(l.consumer()...)
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	var records []state.Record
-	for next := end.start; next < end.end; {
-		poll, cancel := context.WithTimeoutCause(ctx, l.config.ReadTimeout, fmt.Errorf("nothing came for %v after offset %d of %d in topic %q", l.config.ReadTimeout, next, end.end, l.topic))
-		fetches := client.PollFetches(poll)
-		cause := context.Cause(poll)
-		cancel()
-		fetches.EachRecord(func(r *kgo.Record) {
-			next = r.Offset + 1
-			if !r.Attrs.IsControl() && r.Offset < end.end && string(r.Key) != leaderKey {
-				records = append(records, state.Record{Key: string(r.Key), Value: r.Value})
-			}
-		})
-		if cause != nil {
-			return nil, cause
-		}
-		if err := fetches.Err(); err != nil && fetches.NumRecords() == 0 {
-			return nil, l.explain(err)
-		}
-	}
-	return newest(records), nil
-}
-
-// newest keeps what compaction would keep.
-func newest(records []state.Record) []state.Record {
-	last := make(map[string]int, len(records))
-	for i, r := range records {
-		last[r.Key] = i
-	}
-	var kept []state.Record
-	for i, r := range records {
-		if last[r.Key] == i && r.Value != nil {
-			kept = append(kept, r)
-		}
-	}
-	return slices.Clip(kept)
 }

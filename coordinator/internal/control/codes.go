@@ -102,6 +102,14 @@ func unknownTarget(t controlv1.TargetState) error {
 	return failure(codes.InvalidArgument, fmt.Sprintf("target state %d is not known", t), &controlv1.ErrorDetail{Hint: "one of running, paused, stopped"})
 }
 
+func noLevel() error {
+	return failure(codes.InvalidArgument, "no level is given", &controlv1.ErrorDetail{Hint: "fencepost cluster level shows the levels"})
+}
+
+func rosterUnknown(err error) error {
+	return failure(codes.Unavailable, err.Error(), &controlv1.ErrorDetail{Hint: "ask again"})
+}
+
 func noRunner(text string) error {
 	return failure(codes.Unavailable, text, &controlv1.ErrorDetail{Hint: "start a runner that has the plugin"})
 }

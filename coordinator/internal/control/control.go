@@ -49,12 +49,31 @@ type Leader struct {
 	Core    Core
 	Runners Runners
 	Rights  Rights
+	Roster  Roster
+}
+
+// Roster asks which coordinators take part in the election now.
+type Roster interface {
+	Coordinators(ctx context.Context) ([]state.Coordinator, error)
+}
+
+// Standing is what a coordinator knows of the cluster whether it leads or not.
+type Standing struct {
+	// Coordinators take part in the election, and LeaderID is the process of them that leads.
+	Coordinators []state.Coordinator
+	LeaderID     string
+	// Term and Level are what the log says.
+	Term  uint64
+	Level uint32
 }
 
 // Config of a Server.
 type Config struct {
-	// Cluster, Version and Address are shown by GetCluster; Address is this coordinator's.
-	Cluster, Version, Address string
+	// Cluster and Self are shown by GetCluster.
+	Cluster string
+	Self    state.Coordinator
+	// Standing is what there is to show where this coordinator doesn't lead. Default: nothing.
+	Standing func() Standing
 	// Leader is the address of another coordinator that leads; empty where none is known.
 	Leader func() string
 	// Absent is why this coordinator neither leads nor knows for sure who does: Kafka can't be reached, for example. Empty where nothing is wrong.
@@ -69,7 +88,12 @@ type Server struct {
 }
 
 // New makes a Server that doesn't lead.
-func New(config Config) *Server { return &Server{config: config} }
+func New(config Config) *Server {
+	if config.Standing == nil {
+		config.Standing = func() Standing { return Standing{} }
+	}
+	return &Server{config: config}
+}
 
 // Lead lets calls be answered; nil ends that.
 func (s *Server) Lead(leader *Leader) { s.leading.Store(leader) }
@@ -101,24 +125,6 @@ func (s *Server) do(ctx context.Context, op state.Op) (state.Result, error) {
 	defer cancel()
 	result, err := l.Core.Do(ctx, op)
 	return result, s.fault(err)
-}
-
-// GetCluster says who leads. It is the one call that any coordinator answers.
-func (s *Server) GetCluster(ctx context.Context, _ *controlv1.GetClusterRequest) (*controlv1.GetClusterResponse, error) {
-	resp := &controlv1.GetClusterResponse{Cluster: s.config.Cluster, Version: s.config.Version, Leader: s.config.Leader()}
-	l := s.leading.Load()
-	if l == nil {
-		return resp, nil
-	}
-	err := l.Core.View(ctx, func(st *state.State) {
-		cluster := st.Cluster()
-		resp.Term, resp.Level = cluster.Term, cluster.Level
-	})
-	if err != nil {
-		return nil, s.fault(err)
-	}
-	resp.Leading, resp.Leader = true, s.config.Address
-	return resp, nil
 }
 
 // ListPlugins lists what runners offer.

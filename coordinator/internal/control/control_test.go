@@ -58,6 +58,8 @@ type bed struct {
 	answers func(*runnerv1.SessionResponse) (*runnerv1.SessionRequest, error)
 	asked   []*runnerv1.SessionResponse
 	refused map[string]error // rights on ids
+
+	coordinators []state.Coordinator
 }
 
 func (b *bed) Ask(_ context.Context, _ state.SessionID, question func(uint64) *runnerv1.SessionResponse) (*runnerv1.SessionRequest, error) {
@@ -76,7 +78,7 @@ func (b *bed) Probe(_ context.Context, id string) error { return b.refused[id] }
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{leader: "other:1"}
-	b.Server = control.New(control.Config{Cluster: "c", Version: "test", Address: "me:1", Leader: func() string { return b.leader }, Absent: func() string { return b.absent }})
+	b.Server = control.New(control.Config{Cluster: "c", Self: state.Coordinator{Address: "me:1", ID: "me", Version: "test", LevelMin: 1, LevelMax: 1}, Leader: func() string { return b.leader }, Absent: func() string { return b.absent }})
 	return b
 }
 
@@ -105,7 +107,7 @@ func (b *bed) lead(t *testing.T, types ...string) {
 			t.Fatal(err)
 		}
 	}
-	b.Lead(&control.Leader{Core: b.core, Runners: b, Rights: b})
+	b.Lead(&control.Leader{Core: b.core, Runners: b, Rights: b, Roster: b})
 }
 
 func detail(t *testing.T, err error, code codes.Code) *controlv1.ErrorDetail {
@@ -381,6 +383,8 @@ func TestPluginsAndRunnersAreListed(t *testing.T) {
 		t.Errorf("%v, %v", cluster, err)
 	}
 }
+
+func (b *bed) Coordinators(context.Context) ([]state.Coordinator, error) { return b.coordinators, nil }
 
 func TestADrainIsAnsweredAtOnceAndShown(t *testing.T) {
 	b := newBed(t)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -70,8 +71,9 @@ type Loop struct {
 	ended  chan struct{}
 
 	// Of the goroutine of Run.
-	shell Shell
-	asked map[uint64]chan<- state.Reply
+	shell  Shell
+	proven time.Time // a transaction that was committed began then: this coordinator led
+	asked  map[uint64]chan<- state.Reply
 }
 
 // item is an event, with where its answer goes if it is an operation; or a look at the State.
@@ -140,7 +142,8 @@ func (l *Loop) Do(ctx context.Context, op state.Op) (state.Result, error) {
 	}
 }
 
-// View lets look read the State between two steps. What look keeps must be copied out of it; the views are copies. It sees what was decided and committed.
+// View lets look read the State between two steps. What look keeps must be copied out of it; the views are copies. It sees what was decided and committed, by a leader that was one when it was asked or half a second before: where no transaction says
+// so, one is made, so that a leader that was replaced and doesn't know shows nothing.
 func (l *Loop) View(ctx context.Context, look func(*state.State)) error {
 	looked := make(chan struct{})
 	if err := l.enqueue(ctx, item{look: look, looked: looked}); err != nil {

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
@@ -13,6 +14,8 @@ const (
 	batch = 256
 	// tickEvery bounds how often deadlines are looked at.
 	tickEvery = 100 * time.Millisecond
+	// trust is how long after the beginning of a committed transaction the State is shown without another one. Nobody is elected within that time of it: an election takes a session time-out, at least a second.
+	trust = 500 * time.Millisecond
 )
 
 // Run takes over and then leads until ctx ends, when it returns nil, or a write to the log fails, when it returns that error. It is called once.
@@ -84,6 +87,9 @@ func (l *Loop) more(taken []item) []item {
 func (l *Loop) act(ctx context.Context, taken []item) error {
 	// Decide.
 	var effects []state.Effect
+	if looks(taken) && time.Since(l.proven) >= trust { // I7: nobody is shown what may be another leader's by now.
+		effects = append(effects, l.state.Step(time.Now(), state.Doubted{})...)
+	}
 	for _, i := range taken {
 		if i.event == nil {
 			continue
@@ -98,9 +104,11 @@ func (l *Loop) act(ctx context.Context, taken []item) error {
 	}
 	// Persist. The transaction begins here, after every event of the batch had arrived (I3), and nothing below is reached unless it is committed (I7).
 	if records := merged(effects); len(records) > 0 {
+		began := time.Now()
 		if err := l.shell.Log.Write(ctx, records); err != nil {
 			return fmt.Errorf("write to the config log: %w", err)
 		}
+		l.proven = began
 	}
 	// Send.
 	for _, effect := range effects {
@@ -113,6 +121,11 @@ func (l *Loop) act(ctx context.Context, taken []item) error {
 		}
 	}
 	return nil
+}
+
+// looks says that somebody wants to see the State.
+func looks(taken []item) bool {
+	return slices.ContainsFunc(taken, func(i item) bool { return i.look != nil })
 }
 
 // merged has the last record of each key.

@@ -42,7 +42,7 @@ func closing(e state.CloseSession) (last *runnerv1.SessionResponse, err error) {
 	case state.CloseReplaced:
 		return nil, status.Error(codes.Aborted, e.Text)
 	case state.CloseStale:
-		return redirect("", e.Text), nil
+		return redirect("", nil, e.Text), nil
 	}
 	return nil, status.Error(codes.InvalidArgument, e.Text)
 }

@@ -36,7 +36,7 @@ type ask struct {
 func (l *Leadership) serve(stream grpc.BidiStreamingServer[runnerv1.SessionRequest, runnerv1.SessionResponse]) error {
 	s := newSession(l, stream)
 	if !l.add(s) {
-		return stream.Send(redirect(l.server.config.Leader(), "this coordinator doesn't lead any more"))
+		return stream.Send(l.server.redirect("this coordinator doesn't lead any more"))
 	}
 	defer l.remove(s)
 	return s.run()
@@ -139,13 +139,18 @@ func (l *Leadership) answered(s *session, request uint64, message *runnerv1.Sess
 	}
 }
 
-// End sends every runner away. The sessions end by themselves within a second or so; the loop must have ended or still take events.
-func (l *Leadership) End() {
+// Over lets no more sessions begin: the loop has ended. Those that there are stay open, so that End can tell their runners where to go.
+func (l *Leadership) Over() {
 	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
 	if l.server.leading == l {
 		l.server.leading = nil
 	}
-	l.server.mu.Unlock()
+}
+
+// End sends every runner to whoever is known to lead by now. The sessions end by themselves within a second or so; the loop must have ended.
+func (l *Leadership) End() {
+	l.Over()
 	l.mu.Lock()
 	l.ended = true
 	open := make([]*session, 0, len(l.sessions))
@@ -154,6 +159,6 @@ func (l *Leadership) End() {
 	}
 	l.mu.Unlock()
 	for _, s := range open {
-		s.close(redirect(l.server.config.Leader(), "this coordinator doesn't lead any more"), nil)
+		s.close(l.server.redirect("this coordinator doesn't lead any more"), nil)
 	}
 }

@@ -114,7 +114,7 @@ func (s *session) read() error {
 	}
 	s.runner.Store(hello.GetHello().GetName())
 	if !s.submit(s.stream.Context(), state.SessionOpened{Session: s.id, Term: hello.GetTerm(), Hello: hello.GetHello()}) {
-		return nil
+		return s.discard()
 	}
 	err = s.messages()
 	// The loop is told whatever becomes of the stream; it takes the event, or has ended.
@@ -122,13 +122,19 @@ func (s *session) read() error {
 	return err
 }
 
-// submit hands an event to the loop. A loop that has ended leads no more: the runner is sent away.
+// submit hands an event to the loop; false where that has ended, or ctx has.
 func (s *session) submit(ctx context.Context, e state.Event) bool {
-	err := s.leadership.core.Submit(ctx, e)
-	if err != nil && ctx.Err() == nil {
-		s.close(redirect("", "this coordinator doesn't lead any more"), nil)
+	return s.leadership.core.Submit(ctx, e) == nil
+}
+
+// discard listens on, to a runner that Leadership.End will send away: the loop has ended.
+func (s *session) discard() error {
+	for {
+		if _, err := s.stream.Recv(); err != nil {
+			return ended(err)
+		}
+		s.hear()
 	}
-	return err == nil
 }
 
 // reason says why a session ended, for people.
@@ -159,7 +165,7 @@ func (s *session) messages() error {
 			return errSecondHello
 		}
 		if !s.submit(s.stream.Context(), state.FromRunner{Session: s.id, Message: m}) {
-			return nil
+			return s.discard()
 		}
 	}
 }

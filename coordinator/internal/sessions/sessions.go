@@ -39,6 +39,8 @@ type Core interface {
 type Config struct {
 	// Leader is the address of another coordinator that leads, to send runners to; empty where none is known.
 	Leader func() string
+	// Coordinators are the addresses of those that are alive, as far as is known. Default: none.
+	Coordinators func() []string
 	// Queue is how many messages may wait for one runner. Default 50,000: several for each lease that a runner may hold, since one step may grant or revoke them all.
 	Queue int
 	// MaxSessions is how many streams there may be. Default 1,000.
@@ -70,6 +72,9 @@ func New(config Config) *Server {
 	if config.Logger == nil {
 		config.Logger = hclog.NewNullLogger()
 	}
+	if config.Coordinators == nil {
+		config.Coordinators = func() []string { return nil }
+	}
 	return &Server{config: config, log: config.Logger}
 }
 
@@ -95,7 +100,7 @@ func (s *Server) Session(stream grpc.BidiStreamingServer[runnerv1.SessionRequest
 	defer s.leave()
 	leadership := s.current()
 	if leadership == nil {
-		return stream.Send(redirect(s.config.Leader(), "this coordinator doesn't lead"))
+		return stream.Send(s.redirect("this coordinator doesn't lead"))
 	}
 	return leadership.serve(stream)
 }
@@ -129,6 +134,11 @@ func (s *Server) nextID() state.SessionID {
 	return s.last
 }
 
-func redirect(leader, reason string) *runnerv1.SessionResponse {
-	return &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: leader, Reason: reason}}}
+// redirect sends a runner to whoever leads.
+func (s *Server) redirect(reason string) *runnerv1.SessionResponse {
+	return redirect(s.config.Leader(), s.config.Coordinators(), reason)
+}
+
+func redirect(leader string, coordinators []string, reason string) *runnerv1.SessionResponse {
+	return &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Redirect{Redirect: &runnerv1.Redirect{Leader: leader, Coordinators: coordinators, Reason: reason}}}
 }

@@ -29,6 +29,8 @@ func (s *State) ask(e Asked) {
 		s.with(e.ID, op.Name, func(c *connector) { s.restart(e.ID, c, op) })
 	case DrainRunner:
 		s.drainRunner(e.ID, op)
+	case RaiseLevel:
+		s.raiseLevel(e.ID, op)
 	default:
 		panic(fmt.Sprintf("operation %T", e.Op))
 	}

@@ -89,6 +89,12 @@ type Looked struct {
 	Failed string
 }
 
+// CoordinatorsChanged says which coordinators take part in the election.
+type CoordinatorsChanged struct{ Coordinators []Coordinator }
+
+// Doubted says that somebody asks for the State and that no transaction was committed lately: this step has one. A leader that was replaced never gets to answer (I7).
+type Doubted struct{}
+
 func (TookOver) event()      {}
 func (Tick) event()          {}
 func (Asked) event()         {}
@@ -100,6 +106,9 @@ func (RoundDone) event()     {}
 func (RoundFailed) event()   {}
 func (IDPrepared) event()    {}
 func (Looked) event()        {}
+
+func (CoordinatorsChanged) event() {}
+func (Doubted) event()             {}
 
 // Outcome is what is known of the last transaction of a transactional id.
 type Outcome string

@@ -17,7 +17,7 @@ func (s *State) message(e FromRunner) {
 	}
 	switch term := e.Message.GetTerm(); {
 	case term > s.term:
-		s.emit(CloseSession{Session: e.Session, Why: CloseStale, Text: fmt.Sprintf("the runner has seen term %d, this coordinator led in term %d", term, s.term)})
+		s.overtaken(e.Session, term)
 		return
 	case term < s.term: // I6: it can't have seen this session's Welcome
 		s.emit(CloseSession{Session: e.Session, Why: CloseInvalid, Text: fmt.Sprintf("a message of term %d came in a session of term %d", term, s.term)})

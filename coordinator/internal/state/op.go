@@ -52,6 +52,13 @@ type DrainRunner struct {
 	Undo bool
 }
 
+// RaiseLevel raises the cluster's level; refused, with the names of all that stand in its way, where a coordinator or a runner can't work at it. The level that the cluster has is no change.
+type RaiseLevel struct {
+	Level uint32
+	// Coordinators are those that are alive now.
+	Coordinators []Coordinator
+}
+
 func (Create) op()  {}
 func (Apply) op()   {}
 func (Delete) op()  {}
@@ -61,6 +68,7 @@ func (Stop) op()    {}
 func (Restart) op() {}
 
 func (DrainRunner) op() {}
+func (RaiseLevel) op()  {}
 
 // Target is what a user wants a connector to do.
 type Target string

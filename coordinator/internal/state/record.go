@@ -49,6 +49,8 @@ type clusterRecord struct {
 	Cluster string `json:"cluster"`
 	Term    uint64 `json:"term"`
 	Level   uint32 `json:"level"`
+	// Begin is the log's first offset that an operator has accepted: what was before it is lost. 0 in a log that is whole.
+	Begin int64 `json:"begin,omitempty"`
 }
 
 // beaconRecord is meta/beacon.

@@ -35,13 +35,15 @@ type runner struct {
 	offer         *runnerv1.Offer
 	// fits is what placement reads: labels and plugins.
 	fits assign.Runner
+
+	levelMin, levelMax uint32
 }
 
 // open takes a runner in, or sends it away.
 func (s *State) open(e SessionOpened) {
 	hello := e.Hello
 	if e.Term > s.term {
-		s.emit(CloseSession{Session: e.Session, Why: CloseStale, Text: fmt.Sprintf("the runner has seen term %d, this coordinator led in term %d", e.Term, s.term)})
+		s.overtaken(e.Session, e.Term)
 		return
 	}
 	if wrong := s.checkHello(hello); wrong != "" {
@@ -71,6 +73,7 @@ func (s *State) open(e SessionOpened) {
 	r.warmsUp = hello.GetWarmsUp()
 	r.process, r.session, r.grace, r.since = hello.GetProcessId(), e.Session, time.Time{}, s.now
 	r.version, r.host = hello.GetVersion(), hello.GetHost()
+	r.levelMin, r.levelMax = hello.GetLevelMin(), hello.GetLevelMax()
 	r.fits = assign.Runner{Name: r.name, Labels: hello.GetLabels()}
 	r.setOffer(hello.GetOffer())
 	s.sessions[e.Session] = r
@@ -87,6 +90,8 @@ func (s *State) open(e SessionOpened) {
 
 func (s *State) checkHello(hello *runnerv1.Hello) string {
 	switch {
+	case hello.GetCluster() != "" && hello.GetCluster() != s.options.Cluster:
+		return fmt.Sprintf("this is cluster %q, and the runner belongs to cluster %q: give it the address of one of that cluster's coordinators, or this cluster's name as --cluster", s.options.Cluster, hello.GetCluster())
 	case hello.GetName() == "" || len(hello.GetName()) > mostNameBytes:
 		return fmt.Sprintf("a runner's name has 1 to %d bytes, this one has %d", mostNameBytes, len(hello.GetName()))
 	case hello.GetProcessId() == "" || len(hello.GetProcessId()) > mostNameBytes:
@@ -96,7 +101,7 @@ func (s *State) checkHello(hello *runnerv1.Hello) string {
 	case len(hello.GetHeld()) > mostHeld:
 		return fmt.Sprintf("the runner holds %d leases, the limit is %d", len(hello.GetHeld()), mostHeld)
 	case hello.GetLevelMin() > s.level || hello.GetLevelMax() < s.level:
-		return fmt.Sprintf("the cluster works at level %d, the runner (%s) at %d to %d", s.level, hello.GetVersion(), hello.GetLevelMin(), hello.GetLevelMax())
+		return fmt.Sprintf("the cluster works at level %d, and the runner (version %s) can work at levels %d to %d: run a version that fits", s.level, hello.GetVersion(), hello.GetLevelMin(), hello.GetLevelMax())
 	}
 	return checkOffer(hello.GetOffer())
 }
@@ -123,8 +128,29 @@ func (r *runner) setOffer(offer *runnerv1.Offer) {
 func (s *State) welcome(r *runner) {
 	s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Welcome{Welcome: &runnerv1.Welcome{
 		Cluster: s.options.Cluster, LeaseTtlMs: uint64(s.options.LeaseTTL.Milliseconds()), HeartbeatMs: uint64(s.options.Heartbeat.Milliseconds()),
-		Level: s.level, Coordinators: s.options.Coordinators,
+		Level: s.level, Coordinators: s.addresses(),
 	}}})
+}
+
+// mostTermsLost bounds how far a term may jump: a runner that says more is wrong, and not the log.
+const mostTermsLost = 1 << 32
+
+// overtaken deals with a runner that has seen a higher term than this leader's. Mostly another leads by now: then the transaction of this step is refused, and this leader falls silent in it (I7). Where it is committed, this one does
+// lead, and the log has lost its end, that term with it: terms go on above what was seen (I6), and every session begins anew in the new one.
+func (s *State) overtaken(session SessionID, seen uint64) {
+	if seen-s.term > mostTermsLost {
+		s.emit(CloseSession{Session: session, Why: CloseInvalid, Text: fmt.Sprintf("the runner says that it has seen term %d, which can't be: the cluster is at term %d", seen, s.term)})
+		return
+	}
+	text := fmt.Sprintf("the runner has seen term %d, this coordinator led in term %d", seen, s.term)
+	s.term = seen + 1
+	s.putCluster()
+	s.emit(CloseSession{Session: session, Why: CloseStale, Text: text})
+	for _, other := range sorted(s.sessions) {
+		if other != session {
+			s.emit(CloseSession{Session: other, Why: CloseStale, Text: fmt.Sprintf("the term was raised to %d: %s", s.term, text)})
+		}
+	}
 }
 
 // adopt compares what a runner says that it holds with what the log says.

@@ -35,7 +35,7 @@ func (s *State) Connector(name string) (ConnectorView, bool) {
 
 // Cluster is what the log says of the cluster.
 func (s *State) Cluster() ClusterView {
-	return ClusterView{Cluster: s.options.Cluster, Term: s.term, Level: s.level}
+	return ClusterView{Cluster: s.options.Cluster, Term: s.term, Level: s.level, Begin: s.accepted}
 }
 
 func (s *State) view(c *connector) ConnectorView {

@@ -303,7 +303,7 @@ func snapshot(s *State) map[string]string {
 	records := map[string]string{}
 	add := func(key string, value any) { records[key] = string(encode(key, value).Value) }
 	if s.term > 0 {
-		add(keyCluster, clusterRecord{s.options.Cluster, s.term, s.level})
+		add(keyCluster, clusterRecord{s.options.Cluster, s.term, s.level, s.accepted})
 	}
 	for name, c := range s.connectors {
 		add(keyName+name, c.nameRecord)

@@ -24,15 +24,16 @@ import (
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
 
-// level is the highest cluster level that this version can lead.
-const level = 1
-
 // Options are set once, by the shell.
 type Options struct {
 	// Cluster is the cluster's name; it is part of every transactional id.
 	Cluster string
-	// Coordinators are the addresses that Welcome tells to runners.
-	Coordinators []string
+	// Coordinators are those that are known to be alive; CoordinatorsChanged replaces them.
+	Coordinators []Coordinator
+	// Version is this program's, for people.
+	Version string
+	// LevelMin and LevelMax are the levels that this coordinator can lead at. Default: those of this version.
+	LevelMin, LevelMax uint32
 	// LeaseTTL is how long a renewal lasts. Default 10 s.
 	LeaseTTL time.Duration
 	// Heartbeat is how often runners send one. Default LeaseTTL/5.
@@ -54,28 +55,31 @@ func (o Options) withDefaults() Options {
 	o.Reconnect = cmp.Or(o.Reconnect, 2*time.Second)
 	o.Drain = cmp.Or(o.Drain, 20*time.Second)
 	o.FenceRetry = cmp.Or(o.FenceRetry, time.Minute)
+	o.LevelMin, o.LevelMax = cmp.Or(o.LevelMin, LevelMin), cmp.Or(o.LevelMax, LevelMax)
 	return o
 }
 
 // State is all that a leader knows. It isn't safe for concurrent use.
 type State struct {
-	options    Options
-	term       uint64
-	level      uint32
-	connectors map[string]*connector
-	runners    map[string]*runner
-	sessions   map[SessionID]*runner
-	held       map[string]map[*lease]struct{} // leases that aren't lost, by the runner's name
-	plans      map[string]int                 // plans by the runner's name
-	rounds     uint64                         // the last round's Seq
-	moves      map[taskRef]*move
-	warmUps    uint64    // the last WarmUp's request
-	shifts     uint64    // counts what drains and balance depend on
-	shifted    bool      // something has changed since balance was looked at
-	balanceAt  time.Time // when it is looked at again even where nothing has
-	settled    time.Time // from here on, a runner that hasn't come back since the take-over isn't waited for
-	committed  time.Time // a transaction of the log began no earlier and was committed
-	wake       time.Time // no deadline passes before; zero: there is none
+	options      Options
+	term         uint64
+	level        uint32 // 0 before TookOver where the log has none
+	accepted     int64  // the log may begin at this offset, as an operator has accepted
+	coordinators []Coordinator
+	connectors   map[string]*connector
+	runners      map[string]*runner
+	sessions     map[SessionID]*runner
+	held         map[string]map[*lease]struct{} // leases that aren't lost, by the runner's name
+	plans        map[string]int                 // plans by the runner's name
+	rounds       uint64                         // the last round's Seq
+	moves        map[taskRef]*move
+	warmUps      uint64    // the last WarmUp's request
+	shifts       uint64    // counts what drains and balance depend on
+	shifted      bool      // something has changed since balance was looked at
+	balanceAt    time.Time // when it is looked at again even where nothing has
+	settled      time.Time // from here on, a runner that hasn't come back since the take-over isn't waited for
+	committed    time.Time // a transaction of the log began no earlier and was committed
+	wake         time.Time // no deadline passes before; zero: there is none
 
 	// Of the step being taken.
 	now     time.Time
@@ -95,7 +99,7 @@ type answer struct {
 // New makes an empty State. Zero options take their defaults.
 func New(options Options) *State {
 	return &State{
-		options: options.withDefaults(), level: level,
+		options: options.withDefaults(), coordinators: options.Coordinators,
 		connectors: map[string]*connector{}, runners: map[string]*runner{}, sessions: map[SessionID]*runner{},
 		held: map[string]map[*lease]struct{}{}, plans: map[string]int{}, moves: map[taskRef]*move{},
 		puts: map[string]any{}, touched: map[string]bool{},
@@ -153,20 +157,28 @@ func (s *State) decide(event Event) {
 		s.prepared(e)
 	case Looked:
 		s.looked(e)
+	case CoordinatorsChanged:
+		s.coordinatorsChanged(e)
+	case Doubted:
+		s.prove()
 	default:
 		panic(fmt.Sprintf("event %T", event))
 	}
 }
 
-// takeOver raises the term and gives every lease and plan in the log a whole lease time to be renewed (I7).
+// takeOver raises the term and gives every lease and plan in the log a whole lease time to be renewed (I7). A new cluster begins at the highest level of its first leader.
 func (s *State) takeOver() {
 	s.term++
-	s.put(keyCluster, &clusterRecord{Cluster: s.options.Cluster, Term: s.term, Level: s.level})
+	s.level = cmp.Or(s.level, s.options.LevelMax)
+	s.putCluster()
 	s.settled = s.now.Add(s.options.LeaseTTL)
 	s.wakeAt(s.settled)
 	for _, name := range sorted(s.connectors) {
 		c := s.connectors[name]
 		c.loaded()
+		if c.missing() != "" {
+			s.mend(c)
+		}
 		for _, task := range sorted(c.leases) {
 			l := c.leases[task]
 			if l.State == leaseLost {

@@ -125,4 +125,6 @@ type ClusterView struct {
 	Cluster string
 	Term    uint64
 	Level   uint32
+	// Begin is where the log may begin, see Accept.
+	Begin int64
 }

@@ -192,6 +192,8 @@ func TestAHelloThatBreaksTheProtocolIsSentAway(t *testing.T) {
 		"plugins":    good(func(h *runnerv1.Hello) { h.Offer = &runnerv1.Offer{Broken: make([]*runnerv1.BrokenPlugin, 1001)} }),
 		"too new":    good(func(h *runnerv1.Hello) { h.LevelMin = 2 }),
 		"too old":    good(func(h *runnerv1.Hello) { h.LevelMin, h.LevelMax = 0, 0 }),
+		"cluster":    good(func(h *runnerv1.Hello) { h.Cluster = "another" }),
+		"term":       {Session: 1, Term: 1 << 40, Hello: good(func(*runnerv1.Hello) {}).Hello},
 	} {
 		t.Run(name, func(t *testing.T) {
 			effects := m.step(e)
@@ -200,7 +202,7 @@ func TestAHelloThatBreaksTheProtocolIsSentAway(t *testing.T) {
 			}
 		})
 	}
-	if effects := m.step(SessionOpened{Session: 1, Term: 9, Hello: good(func(*runnerv1.Hello) {}).Hello}); effects[0].(CloseSession).Why != CloseStale {
+	if effects := m.step(SessionOpened{Session: 1, Term: 9, Hello: good(func(*runnerv1.Hello) {}).Hello}); len(effects) != 2 || effects[1].(CloseSession).Why != CloseStale || m.state.Term() != 10 {
 		t.Error(effects)
 	}
 }
