@@ -36,6 +36,8 @@ type Config struct {
 	Name string
 	// Coordinators are addresses HOST:PORT, tried in turn.
 	Coordinators []string
+	// Cluster is the cluster that the runner is meant for; a coordinator of another one is refused. Default: that of the first coordinator that answers.
+	Cluster string
 	// Bootstrap has the addresses of Kafka brokers HOST:PORT, separated by commas.
 	Bootstrap string
 	// Kafka has more of librdkafka's keys.
@@ -150,7 +152,7 @@ func (w *wiring) connect() error {
 		hostName = "unknown" // Only people read it.
 	}
 	w.session, err = session.New(session.Config{
-		Name: w.cfg.Name, ProcessID: processID(), Version: w.cfg.Version, Host: hostName, Labels: w.cfg.Labels, Coordinators: w.cfg.Coordinators,
+		Name: w.cfg.Name, ProcessID: processID(), Version: w.cfg.Version, Host: hostName, Labels: w.cfg.Labels, Coordinators: w.cfg.Coordinators, Cluster: w.cfg.Cluster,
 		TLS: w.cfg.TLS, DialOptions: w.cfg.DialOptions, Deliver: w.supervisor.Deliver, Logger: w.cfg.Logger.Named("session"),
 	})
 	return err

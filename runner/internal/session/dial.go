@@ -18,6 +18,8 @@ const (
 	keepaliveTime = 10 * time.Second
 	// maxLearned bounds the addresses that a coordinator may add.
 	maxLearned = 100
+	// connectTimeout is how long a host that doesn't answer at all, because it is gone, may hold up the next address.
+	connectTimeout = 2 * time.Second
 )
 
 // dialOptions are those of every connection.
@@ -29,13 +31,16 @@ func (s *Session) dialOptions() []grpc.DialOption {
 	return append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: welcomeTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime, PermitWithoutStream: true}),
 	}, s.cfg.DialOptions...)
 }
 
 // redirect is how a stream ends whose coordinator doesn't lead.
-type redirect struct{ leader, reason string }
+type redirect struct {
+	leader, reason string
+	coordinators   []string
+}
 
 // Error says where to go.
 func (r *redirect) Error() string {
@@ -45,7 +50,7 @@ func (r *redirect) Error() string {
 	return fmt.Sprintf("the coordinator doesn't lead, %s does: %s", r.leader, r.reason)
 }
 
-// route decides which address is next. It belongs to Run's goroutine, apart from welcomed.
+// route decides which address is next. It belongs to Run's goroutine, apart from welcomed and learn, which the receiver calls while Run's goroutine waits for its stream.
 type route struct {
 	configured, learned []string
 	index               int
@@ -68,7 +73,7 @@ func (r *route) next() string {
 	return address
 }
 
-// all has the configured addresses, and those that the last leader told.
+// all has the configured addresses, and those that a coordinator told last.
 func (r *route) all() []string {
 	all := slices.Clone(r.configured)
 	for _, a := range r.learned {
@@ -79,16 +84,28 @@ func (r *route) all() []string {
 	return all
 }
 
-// redirected notes where the leader is said to be.
-func (r *route) redirected(leader string) { r.leader, r.wasWelcome = leader, false }
+// redirected notes where the leader is said to be, and the addresses that the coordinator knows beside it.
+func (r *route) redirected(leader string, others []string) {
+	r.leader, r.wasWelcome = leader, false
+	if len(others) > 0 {
+		r.learn(others)
+	}
+}
+
+// learn replaces what is known beside the configured addresses.
+func (r *route) learn(others []string) {
+	r.learned = slices.Clone(others[:min(len(others), maxLearned)])
+}
 
 // atOnce says whether the next dial needs no pause.
 func (r *route) atOnce() bool { return r.leader != "" && !r.followed }
 
-// welcomed notes that a leader answered, and the other addresses that it knows.
+// welcomed notes that a leader answered, and the addresses that it knows.
 func (r *route) welcomed(others []string) {
 	r.wasWelcome, r.followed = true, false
-	r.learned = others[:min(len(others), maxLearned)]
+	if len(others) > 0 { // A coordinator of a version before this one may know of none.
+		r.learn(others)
+	}
 }
 
 // lost says whether the stream that ended was a good one, once.

@@ -23,12 +23,17 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fencepost-io/fencepost/runner/internal/lease"
 )
 
-// Level is the cluster level that this runner works at, the lowest and the highest.
-const Level = 1
+// LevelMin and LevelMax are the cluster levels that this runner can work at.
+const (
+	LevelMin uint32 = 1
+	LevelMax uint32 = 1
+)
 
 const (
 	// redialPause is the time between dials that fail; the first after the end of a stream is at once.
@@ -55,8 +60,10 @@ type Config struct {
 	Host string
 	// Labels are for placement.
 	Labels map[string]string
-	// Coordinators are addresses to dial, in turn; at least one.
+	// Coordinators are addresses to dial, in turn; at least one. Those that a coordinator names are dialled beside them.
 	Coordinators []string
+	// Cluster is the cluster that the runner is meant for; empty is that of the first coordinator that welcomes it. Another one is never joined.
+	Cluster string
 	// TLS secures the connection; nil is in the clear.
 	TLS *tls.Config
 	// DialOptions are added after the session's own.
@@ -74,8 +81,9 @@ type Session struct {
 	box    outbox
 	route  route
 
-	mu   sync.Mutex
-	term uint64
+	mu      sync.Mutex
+	term    uint64
+	cluster string
 
 	connected atomic.Bool
 	joined    atomic.Uint64
@@ -91,7 +99,7 @@ func New(cfg Config) (*Session, error) {
 	case cfg.Deliver == nil || cfg.Logger == nil:
 		return nil, errors.New("session: Deliver and Logger are needed")
 	}
-	s := &Session{cfg: cfg, route: route{configured: cfg.Coordinators}}
+	s := &Session{cfg: cfg, route: route{configured: cfg.Coordinators}, cluster: cfg.Cluster}
 	s.leases.deadlines = map[lease.Lease]time.Time{}
 	s.box.init()
 	return s, nil
@@ -108,7 +116,7 @@ func (s *Session) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			continue
 		case errors.As(err, &to):
-			s.route.redirected(to.leader)
+			s.route.redirected(to.leader, to.coordinators)
 		case s.route.lost():
 			s.cfg.Logger.Warn("lost the coordinator", "address", address, "error", err)
 			clear(logged)
@@ -117,7 +125,11 @@ func (s *Session) Run(ctx context.Context) error {
 			}
 		case logged[address] != err.Error():
 			logged[address] = err.Error()
-			s.cfg.Logger.Warn("can't reach the coordinator", "address", address, "error", err)
+			if refused(err) {
+				s.cfg.Logger.Error("the coordinator refuses this runner", "address", address, "error", err)
+			} else {
+				s.cfg.Logger.Warn("can't reach the coordinator", "address", address, "error", err)
+			}
 		}
 		if s.route.atOnce() {
 			continue
@@ -128,6 +140,16 @@ func (s *Session) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// refused says that a coordinator was reached and doesn't want this runner: its name is taken, its levels don't fit, or it belongs to another cluster. It is asked again all the same: what is wrong may be put right there.
+func refused(err error) bool {
+	var other *otherCluster
+	switch status.Code(err) {
+	case codes.AlreadyExists, codes.InvalidArgument, codes.FailedPrecondition:
+		return true
+	}
+	return errors.As(err, &other)
 }
 
 // connect dials one address and serves one stream to its end.
@@ -170,6 +192,34 @@ func (s *Session) Valid(l lease.Lease) bool { return s.leases.valid(l, time.Now(
 
 // Trust says until when a lease may be trusted, and how long a renewal lasts. The zero time is a lease that isn't held. Who finds that the deadline isn't moved on has no leader.
 func (s *Session) Trust(l lease.Lease) (until time.Time, ttl time.Duration) { return s.leases.trust(l) }
+
+// member checks that a coordinator is of this runner's cluster, which the first one decides where nobody told.
+func (s *Session) member(cluster string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == "" {
+		s.cluster = cluster
+	}
+	if cluster != s.cluster {
+		return &otherCluster{is: cluster, wanted: s.cluster}
+	}
+	return nil
+}
+
+// memberOf is the runner's cluster; empty where it isn't known yet.
+func (s *Session) memberOf() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
+}
+
+// otherCluster is how a stream ends whose coordinator is of another cluster.
+type otherCluster struct{ is, wanted string }
+
+// Error says what to do.
+func (o *otherCluster) Error() string {
+	return fmt.Sprintf("the coordinator is one of cluster %q, and this runner belongs to cluster %q: check --coordinator, or set --cluster to %s and start the runner again", o.is, o.wanted, o.is)
+}
 
 // seen notes a coordinator's term. A lower one than any before is refused (I6).
 func (s *Session) seen(term uint64) error {

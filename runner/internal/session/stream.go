@@ -59,8 +59,9 @@ func (s *Session) serve(ctx context.Context, conn *grpc.ClientConn) error {
 
 // hello names everything that the runner holds, so that a new stream disturbs no task.
 func (s *Session) hello(offer *runnerv1.Offer, plans []PlanRef) *runnerv1.Hello {
+	low, high := levels()
 	h := &runnerv1.Hello{
-		Name: s.cfg.Name, ProcessId: s.cfg.ProcessID, Version: s.cfg.Version, LevelMin: Level, LevelMax: Level, Labels: s.cfg.Labels, Host: s.cfg.Host, Offer: offer,
+		Name: s.cfg.Name, ProcessId: s.cfg.ProcessID, Version: s.cfg.Version, LevelMin: low, LevelMax: high, Cluster: s.memberOf(), Labels: s.cfg.Labels, Host: s.cfg.Host, Offer: offer,
 	}
 	for _, l := range s.leases.all() {
 		h.Held = append(h.Held, leaseToWire(l))
@@ -83,7 +84,7 @@ func (st *stream) receive() error {
 		}
 		st.heard.Store(int64(time.Since(st.begun)))
 		if r := m.GetRedirect(); r != nil {
-			return &redirect{leader: r.GetLeader(), reason: r.GetReason()}
+			return &redirect{leader: r.GetLeader(), reason: r.GetReason(), coordinators: r.GetCoordinators()}
 		}
 		// I6: an old leader that doesn't know yet is left alone.
 		if err := st.s.seen(m.GetTerm()); err != nil {
@@ -102,6 +103,11 @@ func (st *stream) take(m *runnerv1.SessionResponse) error {
 	}
 	if st.heartbeat == 0 {
 		return errors.New("protocol error: the coordinator sent something before Welcome")
+	}
+	if c := m.GetClusterChanged(); c != nil {
+		st.s.route.learn(c.GetCoordinators())
+		st.s.cfg.Logger.Debug("the cluster has changed", "level", c.GetLevel(), "coordinators", c.GetCoordinators())
+		return nil
 	}
 	if a := m.GetHeartbeatAnswer(); a != nil {
 		return st.renew(a)
@@ -134,6 +140,9 @@ func (st *stream) welcome(w *runnerv1.Welcome) error {
 	}
 	if w.GetHeartbeatMs() == 0 || w.GetHeartbeatMs() >= w.GetLeaseTtlMs() || w.GetLeaseTtlMs() > uint64(24*time.Hour/time.Millisecond) {
 		return fmt.Errorf("protocol error: heartbeats every %d ms for leases of %d ms", w.GetHeartbeatMs(), w.GetLeaseTtlMs())
+	}
+	if err := st.s.member(w.GetCluster()); err != nil {
+		return err
 	}
 	st.heartbeat = milliseconds(w.GetHeartbeatMs())
 	st.s.leases.lasting(milliseconds(w.GetLeaseTtlMs()))
