@@ -40,7 +40,7 @@ func (c *client) ask(ctx context.Context, do request) (unsure bool, err error) {
 	for {
 		best := c.askAll(ctx, do)
 		first := since.IsZero()
-		if !best.again || first && !best.connected || ctx.Err() != nil || !first && time.Since(since) >= electionPatience {
+		if !best.again || first && (!best.connected || c.impatient) || ctx.Err() != nil || !first && time.Since(since) >= electionPatience {
 			return unsure, explain(best.err, c.addresses, best.connected)
 		}
 		unsure = unsure || best.lost

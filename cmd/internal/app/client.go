@@ -32,6 +32,7 @@ type client struct {
 	addresses []string
 	timeout   time.Duration
 	tls       tlsFiles
+	impatient bool             // no election is waited for
 	stderr    func() io.Writer // for progress; nil where nobody looks
 }
 
