@@ -37,9 +37,14 @@ func (c *client) ask(ctx context.Context, do request) (unsure bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var since time.Time // when it was first found that nobody leads
+	var before answer // the last time
 	for {
 		best := c.askAll(ctx, do)
 		first := since.IsZero()
+		if !first && ctx.Err() != nil && !best.lost { // An answer that was cut short says less than the one before it.
+			best = before
+		}
+		before = best
 		if !best.again || first && (!best.connected || c.impatient) || ctx.Err() != nil || !first && time.Since(since) >= electionPatience {
 			return unsure, explain(best.err, c.addresses, best.connected)
 		}
