@@ -27,6 +27,7 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/configlog"
 	"github.com/fencepost-io/fencepost/coordinator/internal/control"
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
+	"github.com/fencepost-io/fencepost/coordinator/internal/history"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/loop"
 	"github.com/fencepost-io/fencepost/coordinator/internal/metrics"
@@ -86,6 +87,8 @@ type Coordinator struct {
 	client *kgo.Client
 	fencer *fence.Fencer
 	store  *configlog.Log
+
+	history *history.History
 }
 
 // New makes a Coordinator and asks nobody for anything. The error has every mistake of the configuration, a line each, with its key.
@@ -111,8 +114,9 @@ func New(config Config) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{config: config, log: config.Logger, settings: settings, leading: make(chan struct{}), silent: silence{}, health: health.NewServer()}
+	c.history = history.New(history.Config{Cluster: config.Cluster, Settings: settings, Logger: c.log.Named("history")})
 	if config.Metrics != nil {
-		c.metrics = metrics.New(metrics.Config{Cluster: config.Cluster, Version: config.Version})
+		c.metrics = metrics.New(metrics.Config{Cluster: config.Cluster, Version: config.Version, History: c.history.Counts})
 		if err := config.Metrics.Register(c.metrics); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}

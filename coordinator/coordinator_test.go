@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,9 +22,11 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fencepost-io/fencepost/coordinator"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
+	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
 
@@ -258,6 +261,98 @@ func TestALeaderThatLosesTheLogStandsAgain(t *testing.T) {
 		if err != nil || m.GetRedirect() != nil {
 			break
 		}
+	}
+}
+
+// What people want to know of the past isn't gone with the leader that saw it.
+func TestWhatHappenedOutlivesTheLeader(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	validator(t, first)
+	if _, err := first.control.CreateConnector(t.Context(), &controlv1.CreateConnectorRequest{Name: "a", Config: map[string]string{"connector.class": "file"}, Target: controlv1.TargetState_TARGET_STATE_PAUSED}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := first.control.ResumeConnector(t.Context(), &controlv1.ResumeConnectorRequest{Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.control.PauseConnector(t.Context(), &controlv1.PauseConnectorRequest{Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events := func(c *running) []*controlv1.Happening {
+		got, err := c.control.GetConnector(t.Context(), &controlv1.GetConnectorRequest{Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.GetConnector().GetEvents()
+	}
+	want := events(first)
+	if last := want[len(want)-1]; last.GetText() != "target is paused" || last.GetCount() != 3 {
+		t.Fatal(want)
+	}
+	awaitStatus(t, bootstrap, `"count":3,"text":"target is paused"`)
+	first.stop()
+	second := start(t, bootstrap, nil)
+	second.awaitLeading(t)
+	deadline := time.After(30 * time.Second)
+	for got := events(second); !slices.EqualFunc(got, want, func(a, b *controlv1.Happening) bool { return proto.Equal(a, b) }); got = events(second) {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%v, and it was %v", got, want)
+		}
+	}
+}
+
+// validator is a runner that finds every configuration good. It leaves when its coordinator does.
+func validator(t *testing.T, c *running) {
+	t.Helper()
+	stream, err := c.runners.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	opening := hello("r")
+	opening.GetHello().Offer = &runnerv1.Offer{Plugins: []*runnerv1.PluginInfo{{Description: &pluginv1.DescribeResponse{Name: "file", Version: "1.0.0", Types: []*pluginv1.ConnectorType{{Name: "file"}}}}}}
+	if err := stream.Send(opening); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetWelcome() == nil {
+		t.Fatalf("%v, %v", m, err)
+	}
+	left := make(chan struct{})
+	t.Cleanup(func() { <-left })
+	go func() {
+		defer close(left)
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			if v := m.GetValidate(); v != nil {
+				_ = stream.Send(&runnerv1.SessionRequest{Term: m.GetTerm(), Message: &runnerv1.SessionRequest_ValidateAnswer{ValidateAnswer: &runnerv1.ValidateAnswer{RequestId: v.GetRequestId()}}})
+			}
+		}
+	}()
+}
+
+// awaitStatus waits until the status topic has a record with a text.
+func awaitStatus(t *testing.T, bootstrap, text string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumeTopics("c.status"), kgo.DisableClientMetrics(), kgo.MetadataMinAge(100*time.Millisecond), kgo.UnknownTopicRetries(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for found := false; !found; {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("%q isn't in the status topic", text)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { found = found || strings.Contains(string(r.Value), text) })
 	}
 }
 

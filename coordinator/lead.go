@@ -187,15 +187,17 @@ func (c *Coordinator) lead(stopping context.Context, leadership *configlog.Leade
 	events := c.metrics.Events(core)
 	desk := fence.NewDesk(c.fencer, events.Submit)
 	runners := c.sessions.Lead(events)
+	keeper := c.history.Lead(core)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		// Whatever ends the loop ends the leadership, and what it asked for ends after it.
 		defer cancel(nil)
-		err := core.Run(ctx, c.metrics.Shell(loop.Shell{Log: leadership, Fencer: desk, Sender: runners}))
+		err := core.Run(ctx, c.metrics.Shell(loop.Shell{Log: leadership, Fencer: desk, Sender: runners, History: keeper}))
 		runners.Over()
 		return err
 	})
 	group.Go(func() error { return desk.Run(ctx) })
+	group.Go(func() error { return keeper.Run(ctx) })
 	group.Go(func() error {
 		select {
 		case <-leadership.Done():

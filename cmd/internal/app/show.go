@@ -178,9 +178,17 @@ func describe(t *table, c *controlv1.Connector) {
 		t.row()
 		t.row("Lately:")
 		for _, e := range c.GetEvents() {
-			t.row("  "+e.GetAt().AsTime().Format(time.RFC3339), e.GetText())
+			t.row("  "+e.GetAt().AsTime().Format(time.RFC3339), happening(e))
 		}
 	}
+}
+
+// happening tells of one that came more than once since when.
+func happening(e *controlv1.Happening) string {
+	if e.GetCount() <= 1 {
+		return e.GetText()
+	}
+	return fmt.Sprintf("%s (%d times since %s)", e.GetText(), e.GetCount(), e.GetFirst().AsTime().Format(time.RFC3339))
 }
 
 func describeTask(t *table, task *controlv1.TaskInfo) {
@@ -189,10 +197,13 @@ func describeTask(t *table, task *controlv1.TaskInfo) {
 	t.row("  Transactional id:", task.GetTransactionalId())
 	t.row("  Claim:", task.GetClaim())
 	t.row("  Doing:", task.GetPhase())
-	if task.GetError() != "" {
+	switch {
+	case task.GetError() != "":
 		t.row("  Last error:", task.GetError())
 		t.row("  Cause:", task.GetCause())
 		t.row("  Attempt:", fmt.Sprintf("%d, %d left", task.GetAttempt(), task.GetBudgetLeft()))
+	case task.GetLastErrorAt() != nil: // It has got over it, or nobody runs it.
+		t.row("  Last error:", fmt.Sprintf("%s (%s, %s)", task.GetLastError(), task.GetLastErrorCause(), task.GetLastErrorAt().AsTime().Format(time.RFC3339)))
 	}
 	if task.GetRetryAt() != nil {
 		t.row("  Next try:", "in "+until(task.GetRetryAt().AsTime()).String())

@@ -31,6 +31,13 @@ var settings = map[string]string{
 	"max.compaction.lag.ms": "600000", "delete.retention.ms": "600000", maxMessageBytes: strconv.Itoa(largestBatch),
 }
 
+// TopicSettings are those of every topic of Fencepost's own. The map is the caller's.
+func TopicSettings() map[string]string {
+	own := maps.Clone(settings)
+	delete(own, maxMessageBytes)
+	return own
+}
+
 // ensureTopic creates the topic where it is missing and refuses one that can't hold the log. It returns the most bytes that a batch may have.
 func (l *Log) ensureTopic(ctx context.Context) (int, error) {
 	admin := kadm.NewClient(l.config.Direct.Client())

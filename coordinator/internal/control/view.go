@@ -24,7 +24,7 @@ func connectorOf(v *state.ConnectorView) *controlv1.Connector {
 		c.Tasks = append(c.Tasks, taskOf(&v.Tasks[i]))
 	}
 	for _, h := range v.Happenings {
-		c.Events = append(c.Events, &controlv1.Happening{At: timeOf(h.At), Text: h.Text})
+		c.Events = append(c.Events, &controlv1.Happening{At: timeOf(h.At), Text: h.Text, Count: h.Count, First: timeOf(h.First)})
 	}
 	return c
 }
@@ -34,7 +34,7 @@ func taskOf(v *state.TaskView) *controlv1.TaskInfo {
 		Task: v.Task, State: v.State, Runner: v.Runner, Epoch: v.Epoch, Phase: v.Phase, Error: v.Error, Cause: v.Cause, Attempt: v.Attempt, BudgetLeft: v.BudgetLeft,
 		RetryAt: timeOf(v.RetryAt), Records: v.Records, Bytes: v.Bytes, Commits: v.Commits, Aborts: v.Aborts, Dropped: v.Dropped, CaughtUp: v.CaughtUp, Claim: v.Claim,
 		TransactionalId: v.TransactionalID, OpenRecords: v.OpenRecords, OpenAgeMs: v.OpenAgeMs, DroppedReason: v.DroppedReason, Rewinds: v.Rewinds, PluginVersion: v.PluginVersion,
-		Notices: v.Notices,
+		Notices: v.Notices, LastError: v.LastError.Text, LastErrorCause: v.LastError.Cause, LastErrorAt: timeOf(v.LastError.At),
 	}
 }
 

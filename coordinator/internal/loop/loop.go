@@ -39,11 +39,16 @@ type Sender interface {
 	CloseSession(state.CloseSession)
 }
 
+// History is told of connectors whose happenings have changed, so that they can be kept. It never blocks.
+type History interface{ Note(connector string) }
+
 // Shell is what the loop acts through.
 type Shell struct {
 	Log    Log
 	Fencer Fencer
 	Sender Sender
+	// History may be nil.
+	History History
 }
 
 // Config of a Loop.

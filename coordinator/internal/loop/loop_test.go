@@ -192,6 +192,37 @@ func TestConfirmationsWaitForATransactionOfTheirOwn(t *testing.T) {
 	})
 }
 
+// noted has the connectors that history was told of.
+type noted struct{ names []string }
+
+func (n *noted) Note(connector string) { n.names = append(n.names, connector) }
+
+// What happened is told once it is true for whoever reads the log.
+func TestHistoryIsToldAfterTheCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, s, n := New(Config{State: state.New(state.Options{Cluster: "t"})}), &shell{}, &noted{}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx, Shell{Log: s, Fencer: s, Sender: s, History: n}) }()
+		synctest.Wait()
+		gate := make(chan struct{})
+		s.set(gate, nil)
+		submit(t, l, state.Asked{ID: 100, Op: create()})
+		if len(n.names) > 0 {
+			t.Error(n.names)
+		}
+		close(gate)
+		synctest.Wait()
+		if !slices.Contains(n.names, "c") {
+			t.Error(n.names)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A leader that lost the log says nothing of what it decided since, and ends (I7).
 func TestAFailedWriteEndsTheLeaderWithoutAWord(t *testing.T) {
 	started(t, Config{}, func(t *testing.T, l *Loop, s *shell, end func() error) {

@@ -171,6 +171,9 @@ func (l *Loop) carryOut(effect state.Effect) {
 		}
 	case state.Happening:
 		l.logger.Info("connector event", "connector", e.Connector, "text", e.Text)
+		if l.shell.History != nil {
+			l.shell.History.Note(e.Connector)
+		}
 	default:
 		panic(fmt.Sprintf("effect %T", effect))
 	}

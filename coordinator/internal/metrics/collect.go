@@ -29,6 +29,8 @@ var (
 	roundsNow       = describe("fencing_rounds_running", "Fencing rounds under way.")
 	roundAge        = describe("fencing_oldest_round_age_seconds", "Age of the oldest fencing round under way; 0 where there is none.")
 
+	statusRecords = describe("status_records_total", "Records of the status topic: written, or dropped because the broker was slow or away.", labelOutcome)
+
 	connectorInfo  = describe("connector_info", "The connector's class and plugin; always 1.", labelConnector, labelClass, labelPlugin, pluginV)
 	connectorState = describe("connector_state", "1 for the state that the connector is in; other states are absent.", labelConnector, labelState)
 	connectorTasks = describe("connector_tasks", "The connector's tasks, by state.", labelConnector, labelState)
@@ -63,6 +65,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	p.gauge(coordinatorInfo, 1, m.config.Cluster, text(m.config.Version))
 	p.gauge(roundsNow, float64(running))
 	p.gauge(roundAge, oldest.Seconds())
+	records, lost := m.config.History()
+	to <- prometheus.MustNewConstMetric(statusRecords, prometheus.CounterValue, float64(records), written)
+	to <- prometheus.MustNewConstMetric(statusRecords, prometheus.CounterValue, float64(lost), dropped)
 	if tally, leading := m.tally(view, now); leading {
 		p.gauge(leads, 1)
 		p.standing(tally)

@@ -25,6 +25,7 @@ const (
 	forRound, forStart             = "round", "start"
 	clean, hanging                 = "clean", "hanging"
 	opened, closed                 = "opened", "closed"
+	written, dropped               = "written", "dropped"
 	labelConnector, labelOutcome   = "connector", "outcome"
 	labelState, labelRunner        = "state", "runner"
 	labelClass, labelPlugin        = "class", "plugin"

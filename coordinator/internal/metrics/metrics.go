@@ -24,6 +24,8 @@ const viewTimeout = time.Second
 type Config struct {
 	// Cluster and Version are the coordinator's.
 	Cluster, Version string
+	// History counts the records of the status topic that were written, and those that were dropped.
+	History func() (written, dropped uint64)
 }
 
 // Metrics are those of one coordinator; a prometheus.Collector. A nil one takes everything and keeps nothing.

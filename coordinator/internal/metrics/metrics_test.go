@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -48,7 +49,7 @@ type bed struct {
 }
 
 func newBed() *bed {
-	b := &bed{Metrics: New(Config{Cluster: "c", Version: "1.2.3"}), under: &shell{}}
+	b := &bed{Metrics: New(Config{Cluster: "c", Version: "1.2.3", History: func() (uint64, uint64) { return 5, 1 }}), under: &shell{}}
 	b.shell = b.Shell(loop.Shell{Log: b.under, Fencer: b.under, Sender: b.under})
 	b.events = b.Events(b.under)
 	return b
@@ -91,7 +92,7 @@ func (b *bed) scrape(t *testing.T) (values map[string]float64, text string) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(b.Metrics)
 	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body, err := io.ReadAll(answer.Body)
 	if err != nil || answer.Code != 200 {
 		t.Fatal(answer.Code, err, string(body))

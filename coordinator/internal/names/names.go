@@ -96,6 +96,9 @@ func OffsetsTopic(cluster, connector string) string {
 // LogTopic is the topic of the config log.
 func LogTopic(cluster string) string { return cluster + ".config" }
 
+// StatusTopic is the topic that keeps what happened lately to connectors.
+func StatusTopic(cluster string) string { return cluster + ".status" }
+
 // LogTransactionalID is the transactional id that every write to the config log bears.
 func LogTransactionalID(cluster string) string { return "fencepost." + cluster }
 

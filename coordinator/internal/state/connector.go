@@ -44,6 +44,7 @@ type connector struct {
 
 	// Volatile.
 	statuses map[uint32]*status
+	errors   map[uint32]LastError // of tasks, also of those that have got over it
 	failed   map[uint32]string    // tasks that wait for a person without holding a lease, and why
 	pauses   map[uint32]pause     // tasks that gave their lease back unasked
 	faults   map[uint32][]*fault  // of the hosts that tasks were given back from
@@ -122,22 +123,23 @@ func (s *State) named(name string) *connector {
 	if c == nil {
 		c = &connector{
 			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, claimed: map[string]*claimRecord{},
-			statuses: map[uint32]*status{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{}, moved: map[uint32]time.Time{},
+			statuses: map[uint32]*status{}, errors: map[uint32]LastError{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{},
+			moved: map[uint32]time.Time{},
 		}
 		s.connectors[name] = c
 	}
 	return c
 }
 
-// mostHappenings is how many of a connector's happenings are kept.
-const mostHappenings = 50
+// mostHappenings is how many of a connector's happenings are kept, and mostHappeningBytes how long each is at most.
+const (
+	mostHappenings     = 50
+	mostHappeningBytes = 1000
+)
 
 func (s *State) happen(c *connector, format string, args ...any) {
-	h := Happening{Connector: c.name, At: s.now, Text: clip(fmt.Sprintf(format, args...), 1000)}
-	if len(c.happened) == mostHappenings {
-		c.happened = c.happened[1:]
-	}
-	c.happened = append(c.happened, h)
+	h := Happening{Connector: c.name, At: s.now, First: s.now, Count: 1, Text: clip(fmt.Sprintf(format, args...), mostHappeningBytes)}
+	c.fold(h)
 	s.emit(h)
 }
 
@@ -253,6 +255,7 @@ func (s *State) remove(c *connector) {
 	}
 	c.waits, c.happened = nil, nil
 	clear(c.statuses)
+	clear(c.errors)
 	clear(c.last)
 	clear(c.moved)
 	clear(c.failed)

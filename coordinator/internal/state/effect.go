@@ -87,10 +87,12 @@ type Reply struct {
 	Err    *Error
 }
 
-// Happening tells people what happened to a connector. It is in ConnectorView.Happenings too.
+// Happening tells people what happened to a connector. It is in ConnectorView.Happenings too, where equal ones are one.
 type Happening struct {
 	Connector string
-	At        time.Time
+	// At is when, or when last where Count is more than 1; First is then when it first was.
+	At, First time.Time
+	Count     uint64
 	Text      string
 }
 

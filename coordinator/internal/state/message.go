@@ -238,6 +238,9 @@ func (s *State) taskStatus(r *runner, m *runnerv1.TaskStatus) {
 		now.retryAt = s.now.Add(time.Duration(m.GetRetryInMs()) * time.Millisecond)
 	}
 	c.statuses[lease.Task] = now
+	if now.Error != "" && (now.state == taskFailed || now.state == taskRetrying) {
+		c.errors[lease.Task] = LastError{At: s.now, Cause: now.Cause, Text: now.Error}
+	}
 	if old == nil || old.lease != lease || old.state != now.state {
 		s.changedTo(c, now)
 	}

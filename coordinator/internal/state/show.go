@@ -73,6 +73,7 @@ func (s *State) viewTask(c *connector, task uint32) TaskView {
 	}
 	s.stateOf(c, task, &v)
 	v.Rewinds = maps.Clone(v.Rewinds)
+	v.LastError = c.errors[task]
 	return v
 }
 

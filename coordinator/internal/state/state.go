@@ -161,6 +161,8 @@ func (s *State) decide(event Event) {
 		s.coordinatorsChanged(e)
 	case Doubted:
 		s.prove()
+	case Recalled:
+		s.recall(e)
 	default:
 		panic(fmt.Sprintf("event %T", event))
 	}

@@ -49,7 +49,7 @@ type ConnectorView struct {
 	OffsetsTopic string
 	Topics       []string
 	Created      time.Time
-	// Happenings are the last 50, oldest first.
+	// Happenings are the last 50, oldest first; equal ones are one, where it was last.
 	Happenings []Happening
 	// Planner is the runner that holds the plan; empty where none does.
 	Planner string
@@ -67,6 +67,8 @@ type TaskView struct {
 	TransactionalID string
 	// RetryAt is when it tries again; zero where it doesn't.
 	RetryAt time.Time
+	// LastError is the last one, also where the task has got over it; TaskStatus.Error is what is wrong now.
+	LastError LastError
 	TaskStatus
 }
 

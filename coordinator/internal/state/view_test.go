@@ -110,14 +110,14 @@ func TestATaskShowsWhatItsOwnerSaidLast(t *testing.T) {
 
 func TestHappeningsAreBounded(t *testing.T) {
 	m := newSim(t, Options{})
-	m.running(t, 1)
-	for range 60 {
-		m.ask(Pause{Name: "c"})
-		m.ask(Resume{Name: "c"})
+	r := m.running(t, 1)
+	for i := range 60 {
+		m.statusOf(r, "c/0", stateRetrying, fmt.Sprint("error ", i))
+		m.statusOf(r, "c/0", stateRunning, "")
 	}
 	v, _ := m.state.Connector("c")
-	if len(v.Happenings) != mostHappenings || v.Happenings[mostHappenings-1].Text != "target is running" {
-		t.Errorf("%d happenings, the last %+v", len(v.Happenings), v.Happenings[len(v.Happenings)-1])
+	if len(v.Happenings) != mostHappenings || v.Happenings[mostHappenings-2].Text != "task 0 on r is RETRYING: error 59" {
+		t.Errorf("%d happenings, the last %+v", len(v.Happenings), v.Happenings[len(v.Happenings)-2:])
 	}
 }
 

@@ -3,6 +3,7 @@ package metrics
 import (
 	"flag"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -58,7 +59,7 @@ func (b *bed) scrape(t *testing.T) (values map[string]float64, text string) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(b.Metrics)
 	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body, err := io.ReadAll(answer.Body)
 	if err != nil || answer.Code != 200 {
 		t.Fatal(answer.Code, err, string(body))

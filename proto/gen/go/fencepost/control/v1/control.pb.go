@@ -233,7 +233,7 @@ type Connector struct {
 	Topics []string `protobuf:"bytes,11,rep,name=topics,proto3" json:"topics,omitempty"`
 	// When it was created.
 	Created *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created,proto3" json:"created,omitempty"`
-	// What happened lately, oldest first, at most 50.
+	// What happened lately, oldest first, at most 50; equal ones are one, where it was last.
 	Events []*Happening `protobuf:"bytes,13,rep,name=events,proto3" json:"events,omitempty"`
 	// Which runner holds its plan.
 	Planner       string `protobuf:"bytes,14,opt,name=planner,proto3" json:"planner,omitempty"`
@@ -372,10 +372,14 @@ func (x *Connector) GetPlanner() string {
 // Happening is one line of a connector's recent history.
 type Happening struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When.
+	// When; when last, where it came more than once.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	// What.
-	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// How often: equal happenings are one.
+	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// When first.
+	First         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=first,proto3" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -422,6 +426,20 @@ func (x *Happening) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Happening) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Happening) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
 }
 
 // TaskInfo is a task as users see it.
@@ -474,7 +492,13 @@ type TaskInfo struct {
 	// Version of the plugin that runs.
 	PluginVersion string `protobuf:"bytes,23,opt,name=plugin_version,json=pluginVersion,proto3" json:"plugin_version,omitempty"`
 	// What the plugin wants people to know while the task goes on.
-	Notices       []string `protobuf:"bytes,24,rep,name=notices,proto3" json:"notices,omitempty"`
+	Notices []string `protobuf:"bytes,24,rep,name=notices,proto3" json:"notices,omitempty"`
+	// The last thing that went wrong, also where the task has got over it; `error` is what is wrong now. It outlives runners and leaders.
+	LastError string `protobuf:"bytes,25,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// What kind of cause.
+	LastErrorCause string `protobuf:"bytes,26,opt,name=last_error_cause,json=lastErrorCause,proto3" json:"last_error_cause,omitempty"`
+	// When; not set where nothing has gone wrong.
+	LastErrorAt   *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -673,6 +697,27 @@ func (x *TaskInfo) GetPluginVersion() string {
 func (x *TaskInfo) GetNotices() []string {
 	if x != nil {
 		return x.Notices
+	}
+	return nil
+}
+
+func (x *TaskInfo) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *TaskInfo) GetLastErrorCause() string {
+	if x != nil {
+		return x.LastErrorCause
+	}
+	return ""
+}
+
+func (x *TaskInfo) GetLastErrorAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastErrorAt
 	}
 	return nil
 }
@@ -2932,10 +2977,12 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\aplanner\x18\x0e \x01(\tR\aplanner\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"K\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x01\n" +
 	"\tHappening\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x9e\x06\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x120\n" +
+	"\x05first\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\"\xa7\a\n" +
 	"\bTaskInfo\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\rR\x04task\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -2962,7 +3009,11 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x0edropped_reason\x18\x15 \x01(\tR\rdroppedReason\x12E\n" +
 	"\arewinds\x18\x16 \x03(\v2+.fencepost.control.v1.TaskInfo.RewindsEntryR\arewinds\x12%\n" +
 	"\x0eplugin_version\x18\x17 \x01(\tR\rpluginVersion\x12\x18\n" +
-	"\anotices\x18\x18 \x03(\tR\anotices\x1a:\n" +
+	"\anotices\x18\x18 \x03(\tR\anotices\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x19 \x01(\tR\tlastError\x12(\n" +
+	"\x10last_error_cause\x18\x1a \x01(\tR\x0elastErrorCause\x12>\n" +
+	"\rlast_error_at\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf4\x01\n" +
@@ -3220,72 +3271,74 @@ var file_fencepost_control_v1_control_proto_depIdxs = []int32{
 	52, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
 	4,  // 5: fencepost.control.v1.Connector.events:type_name -> fencepost.control.v1.Happening
 	52, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
-	52, // 7: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
-	46, // 8: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
-	47, // 9: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
-	0,  // 10: fencepost.control.v1.CreateConnectorRequest.target:type_name -> fencepost.control.v1.TargetState
-	3,  // 11: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	51, // 12: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	48, // 13: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
-	3,  // 14: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	1,  // 15: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
-	51, // 16: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	49, // 17: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	51, // 18: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
-	3,  // 19: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
-	3,  // 20: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 21: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 22: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 23: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 24: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	53, // 25: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	30, // 26: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
-	33, // 27: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
-	50, // 28: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
-	37, // 29: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
-	52, // 30: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
-	34, // 31: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
-	33, // 32: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
-	40, // 33: fencepost.control.v1.GetClusterResponse.coordinators:type_name -> fencepost.control.v1.Coordinator
-	41, // 34: fencepost.control.v1.GetClusterResponse.runners:type_name -> fencepost.control.v1.RunnerLevels
-	42, // 35: fencepost.control.v1.GetClusterResponse.levels:type_name -> fencepost.control.v1.Level
-	6,  // 36: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
-	8,  // 37: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
-	10, // 38: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
-	12, // 39: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
-	14, // 40: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
-	16, // 41: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
-	18, // 42: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
-	20, // 43: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
-	22, // 44: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
-	24, // 45: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
-	26, // 46: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
-	28, // 47: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
-	31, // 48: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
-	35, // 49: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
-	38, // 50: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
-	43, // 51: fencepost.control.v1.Control.SetClusterLevel:input_type -> fencepost.control.v1.SetClusterLevelRequest
-	7,  // 52: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
-	9,  // 53: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
-	11, // 54: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
-	13, // 55: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
-	15, // 56: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
-	17, // 57: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
-	19, // 58: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
-	21, // 59: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
-	23, // 60: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
-	25, // 61: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
-	27, // 62: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
-	29, // 63: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
-	32, // 64: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
-	36, // 65: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
-	39, // 66: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
-	44, // 67: fencepost.control.v1.Control.SetClusterLevel:output_type -> fencepost.control.v1.SetClusterLevelResponse
-	52, // [52:68] is the sub-list for method output_type
-	36, // [36:52] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	52, // 7: fencepost.control.v1.Happening.first:type_name -> google.protobuf.Timestamp
+	52, // 8: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
+	46, // 9: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
+	52, // 10: fencepost.control.v1.TaskInfo.last_error_at:type_name -> google.protobuf.Timestamp
+	47, // 11: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	0,  // 12: fencepost.control.v1.CreateConnectorRequest.target:type_name -> fencepost.control.v1.TargetState
+	3,  // 13: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	51, // 14: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	48, // 15: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	3,  // 16: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	1,  // 17: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
+	51, // 18: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	49, // 19: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	51, // 20: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
+	3,  // 21: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
+	3,  // 22: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	3,  // 23: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	3,  // 24: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	3,  // 25: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	3,  // 26: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	53, // 27: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	30, // 28: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
+	33, // 29: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
+	50, // 30: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
+	37, // 31: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
+	52, // 32: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
+	34, // 33: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
+	33, // 34: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
+	40, // 35: fencepost.control.v1.GetClusterResponse.coordinators:type_name -> fencepost.control.v1.Coordinator
+	41, // 36: fencepost.control.v1.GetClusterResponse.runners:type_name -> fencepost.control.v1.RunnerLevels
+	42, // 37: fencepost.control.v1.GetClusterResponse.levels:type_name -> fencepost.control.v1.Level
+	6,  // 38: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
+	8,  // 39: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
+	10, // 40: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
+	12, // 41: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
+	14, // 42: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
+	16, // 43: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
+	18, // 44: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
+	20, // 45: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
+	22, // 46: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
+	24, // 47: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
+	26, // 48: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
+	28, // 49: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
+	31, // 50: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
+	35, // 51: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
+	38, // 52: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
+	43, // 53: fencepost.control.v1.Control.SetClusterLevel:input_type -> fencepost.control.v1.SetClusterLevelRequest
+	7,  // 54: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
+	9,  // 55: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
+	11, // 56: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
+	13, // 57: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
+	15, // 58: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
+	17, // 59: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
+	19, // 60: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
+	21, // 61: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
+	23, // 62: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
+	25, // 63: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
+	27, // 64: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
+	29, // 65: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
+	32, // 66: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
+	36, // 67: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
+	39, // 68: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
+	44, // 69: fencepost.control.v1.Control.SetClusterLevel:output_type -> fencepost.control.v1.SetClusterLevelResponse
+	54, // [54:70] is the sub-list for method output_type
+	38, // [38:54] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_control_v1_control_proto_init() }
