@@ -38,7 +38,7 @@ func run(mode string) error {
 		fmt.Fprintln(os.Stderr, "the licence has expired")
 		os.Exit(3)
 	case "silent":
-		hang(context.Background())
+		time.Sleep(time.Hour)
 	case "banner":
 		fmt.Fprintln(os.Stdout, "Welcome to Rogue 1.0!")
 	case "immortal":
@@ -68,8 +68,11 @@ func run(mode string) error {
 	return server.Serve(listener)
 }
 
-// hang doesn't come back before its caller goes away, and where it can't know that, never.
-func hang(ctx context.Context) { <-ctx.Done() }
+// hang doesn't come back before its caller goes away, and has no answer then: one that still arrived in time would be a good one.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // flood writes 20 MB in lines, and a line of 2 MB.
 func flood(w io.Writer) {
@@ -90,7 +93,7 @@ func (r *rogue) is(mode string) bool { return r.mode == mode }
 // Describe names a type after the mode.
 func (r *rogue) Describe(ctx context.Context, _ *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
 	if r.is("hang-describe") {
-		hang(ctx)
+		return nil, hang(ctx)
 	}
 	return &pluginv1.DescribeResponse{
 		Name: "rogue-" + r.mode, Version: "1.0.0",
@@ -104,7 +107,7 @@ func (r *rogue) Describe(ctx context.Context, _ *pluginv1.DescribeRequest) (*plu
 // Validate finds everything good.
 func (r *rogue) Validate(ctx context.Context, _ *pluginv1.ValidateRequest) (*pluginv1.ValidateResponse, error) {
 	if r.is("hang-validate") {
-		hang(ctx)
+		return nil, hang(ctx)
 	}
 	return &pluginv1.ValidateResponse{ExactlyOnce: pluginv1.Possible_POSSIBLE_YES}, nil
 }
@@ -112,7 +115,7 @@ func (r *rogue) Validate(ctx context.Context, _ *pluginv1.ValidateRequest) (*plu
 // Plan sends one task, which claims one partition.
 func (r *rogue) Plan(stream pluginv1.Plugin_PlanServer) error {
 	if r.is("hang-plan") {
-		hang(stream.Context())
+		return hang(stream.Context())
 	}
 	tasks := []*pluginv1.Task{{Claim: claim(`{"src":"a"}`)}}
 	if r.is("overlap") {
@@ -140,7 +143,7 @@ func claim(partition string) *pluginv1.Claim {
 // Shutdown ends the process, unless it is immortal.
 func (r *rogue) Shutdown(ctx context.Context, _ *pluginv1.ShutdownRequest) (*pluginv1.ShutdownResponse, error) {
 	if r.is("immortal") || r.is("hang-shutdown") {
-		hang(ctx)
+		return nil, hang(ctx)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { os.Exit(0) })
 	return &pluginv1.ShutdownResponse{}, nil
@@ -155,11 +158,11 @@ func (r *rogue) Run(stream pluginv1.Plugin_RunServer) error {
 	if err != nil {
 		return err
 	}
-	if r.is("hang-run") || r.is("immortal") {
-		hang(stream.Context())
-		if r.is("immortal") {
-			hang(context.Background())
-		}
+	if r.is("immortal") {
+		time.Sleep(time.Hour)
+	}
+	if r.is("hang-run") {
+		return hang(stream.Context())
 	}
 	seq := uint64(1)
 	for n := next; n < records; n += 10 {
