@@ -148,6 +148,13 @@ func (b *Bed) RestartCoordinator(address string, args ...string) *process.Proces
 func (b *Bed) StartRunner(name string, env []string, args ...string) *process.Process {
 	b.T.Helper()
 	p := b.LaunchRunner(name, env, args...)
+	b.AwaitRunner(name, p)
+	return p
+}
+
+// AwaitRunner waits until the leader knows a runner.
+func (b *Bed) AwaitRunner(name string, p *process.Process) {
+	b.T.Helper()
 	Wait(b.T, StartTimeout, "runner "+name+" is connected", func(ctx context.Context) error {
 		if !p.Running() {
 			return Final(fmt.Errorf("the runner ended: %v", p.State()))
@@ -163,7 +170,6 @@ func (b *Bed) StartRunner(name string, env []string, args ...string) *process.Pr
 		}
 		return fmt.Errorf("runners: %v", runners.GetRunners())
 	})
-	return p
 }
 
 // LaunchRunner starts a runner and doesn't wait.

@@ -112,6 +112,19 @@ func (p *Puppet) Held() (int, error) {
 	return len(p.held), p.err
 }
 
+// Generations says how many tasks it holds of each generation of a connector.
+func (p *Puppet) Generations(connector string) map[uint64]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := map[uint64]int{}
+	for _, l := range p.held {
+		if l.GetConnector() == connector {
+			n[l.GetGeneration()]++
+		}
+	}
+	return n
+}
+
 func (p *Puppet) send(m *runnerv1.SessionRequest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

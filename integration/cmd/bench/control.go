@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/process"
 	"github.com/fencepost-io/fencepost/integration/puppet"
+	"github.com/fencepost-io/fencepost/integration/scene"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
 
@@ -23,7 +24,7 @@ const (
 
 // waitLines waits until a file has so many lines.
 func waitLines(b *bench, path string, n int) {
-	harness.Wait(b, patience, fmt.Sprintf("%d lines in %s", n, path), func(context.Context) error {
+	harness.Wait(b, scene.Patience, fmt.Sprintf("%d lines in %s", n, path), func(context.Context) error {
 		text, err := os.ReadFile(path)
 		if err == nil && strings.Count(string(text), "\n") < n {
 			err = fmt.Errorf("%d", strings.Count(string(text), "\n"))
@@ -44,7 +45,7 @@ func (b *bench) fence() {
 	bed.Create("many", config)
 	var took, cpu []float64
 	for n := range 1 + b.runs {
-		harness.Wait(b, patience, "all tasks are granted", func(context.Context) error {
+		harness.Wait(b, scene.Patience, "all tasks are granted", func(context.Context) error {
 			held, err := p.Held()
 			if err == nil && held < fencedIDs {
 				err = fmt.Errorf("%d are", held)
@@ -80,8 +81,8 @@ func (r *roundWatch) wait(b *bench) roundCost {
 	case cost := <-r.over:
 		b.check(cost.err)
 		return cost
-	case <-time.After(patience):
-		b.Fatalf("the fencing round isn't over after %s", patience)
+	case <-time.After(scene.Patience):
+		b.Fatalf("the fencing round isn't over after %s", scene.Patience)
 	}
 	return roundCost{}
 }
@@ -118,7 +119,7 @@ func (b *bench) control() {
 			_, err := client.CreateConnector(b.Context(), &controlv1.CreateConnectorRequest{Name: fmt.Sprintf("c%04d", n), Config: map[string]string{"connector.class": puppet.Class}})
 			b.check(err)
 		}
-		harness.Wait(b, patience, "all connectors run", func(context.Context) error {
+		harness.Wait(b, scene.Patience, "all connectors run", func(context.Context) error {
 			n, err := p.Held()
 			if err == nil && n < to {
 				err = fmt.Errorf("%d do", n)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,219 +13,72 @@ import (
 	"github.com/fencepost-io/fencepost/integration/process"
 	"github.com/fencepost-io/fencepost/integration/proxy"
 	"github.com/fencepost-io/fencepost/integration/reader"
+	"github.com/fencepost-io/fencepost/integration/scene"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
 
-// How long something that fails may be away before the part is given up.
-const patience = time.Minute
-
-// cluster is a bed with several coordinators and runners.
-type cluster struct {
-	*harness.Bed
-	b            *bench
-	coordinators map[string]*process.Process // by address
-	runners      map[string]*process.Process // by name
-	env          []string
-}
-
-// cluster starts coordinators and runners named a, b and so on.
-func (b *bench) cluster(name string, coordinators, runners int) *cluster {
-	c := &cluster{Bed: harness.NewWith(b, name, b.broker.Addr, b.binaries), b: b, coordinators: map[string]*process.Process{}, runners: map[string]*process.Process{}}
-	p := c.StartCoordinator()
-	c.coordinators[c.Coordinator] = p
-	for range coordinators - 1 {
-		p, address := c.AddCoordinator()
-		c.coordinators[address] = p
-	}
+// scene is a cluster on the broker, with runners named a, b and so on.
+func (b *bench) scene(name string, coordinators, runners int) *scene.Scene {
+	s := scene.New(harness.NewWith(b, name, b.broker.Addr, b.binaries), coordinators)
 	for i := range runners {
-		c.runner(string(rune('a' + i)))
+		s.Runner(string(rune('a'+i)), nil)
 	}
-	return c
-}
-
-func (c *cluster) runner(name string, args ...string) {
-	c.runners[name] = c.StartRunner(name, c.env, args...)
-}
-
-// numbers creates a connector of the generator with a source partition for each task, and a watch of its topic.
-func (c *cluster) numbers(name string, tasks int, rate float64, more ...string) *watched {
-	topic := c.Cluster + "." + name
-	harness.CreateTopic(c.b, c.Bootstrap, topic, topicPartitions)
-	w := &watched{cluster: c, name: name, config: map[string]string{
-		"connector.class": "generator", "topic": topic, "tasks.max": strconv.Itoa(tasks), "partitions": strconv.Itoa(tasks), "rate": strconv.FormatFloat(rate, 'f', -1, 64),
-	}}
-	for i := 0; i < len(more); i += 2 {
-		w.config[more[i]] = more[i+1]
-	}
-	w.Watch = reader.StartWatch(c.b.Context(), c.Bootstrap, topic, reader.Generated{})
-	c.b.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			c.b.Errorf("watch %s: %v", topic, err)
-		}
-		c.b.deleteTopics(topic)
-	})
-	c.Create(name, w.config)
-	w.flows(time.Now())
-	return w
-}
-
-// watched is a connector of the generator with its readable records.
-type watched struct {
-	*reader.Watch
-	cluster *cluster
-	name    string
-	config  map[string]string
-}
-
-// tasks are the source partitions of the tasks that a runner holds; of every task, where the runner is "".
-func (w *watched) tasks(runner string) []string {
-	c, err := w.cluster.Connector(w.cluster.b.Context(), w.name)
-	w.cluster.b.check(err)
-	var partitions []string
-	for _, task := range c.GetTasks() {
-		if runner == "" || task.GetRunner() == runner {
-			partitions = append(partitions, strconv.Itoa(int(task.GetTask())))
-		}
-	}
-	return partitions
-}
-
-// back waits until every source partition has a record for which ok is true, and says how long after a moment the slowest had.
-func (w *watched) back(since time.Time, partitions []string, ok func(reader.Record) bool) float64 {
-	b := w.cluster.b
-	if len(partitions) == 0 {
-		b.Fatalf("%s: nothing to wait for", w.name)
-	}
-	var slowest time.Duration
-	harness.Wait(b, patience, w.name+" delivers", func(context.Context) (err error) {
-		slowest, err = w.Back(since, partitions, ok)
-		return err
-	})
-	return slowest.Seconds()
-}
-
-// flows waits until every task delivers.
-func (w *watched) flows(since time.Time) {
-	harness.Wait(w.cluster.b, patience, w.name+" runs", func(ctx context.Context) error {
-		c, err := w.cluster.Connector(ctx, w.name)
-		if err == nil && (c.GetState() != "RUNNING" || len(c.GetTasks()) == 0) {
-			err = fmt.Errorf("it is %s: %s", c.GetState(), c.GetMessage())
-		}
-		return err
-	})
-	w.back(since, w.tasks(""), reader.MadeAfter(since))
-}
-
-// holder is a runner with tasks: the one that holds the plan, or another one where the plan's shall stay and there is one.
-func (w *watched) holder(planner bool) string {
-	b := w.cluster.b
-	c, err := w.cluster.Connector(b.Context(), w.name)
-	b.check(err)
-	found := ""
-	for _, task := range c.GetTasks() {
-		if found = task.GetRunner(); (found == c.GetPlanner()) == planner {
-			break
-		}
-	}
-	return found
+	return s
 }
 
 // failover is the time until the tasks of a runner deliver again that was killed, or stopped; and the time until another coordinator leads. Each failure hits the same cluster, which is whole again before the next.
 func (b *bench) failover() {
-	c := b.cluster("bench-failover", 2, 2)
-	w := c.numbers("numbers", 4, 20)
+	c := b.scene("bench-failover", 2, 2)
+	w := c.Numbers("numbers", 4, 20)
 	var killed, silent, led, left []float64
 	for n := range 2 * b.runs {
-		killed = append(killed, w.fail(w.holder(n%2 == 0), func(p *process.Process) { p.Kill() }))
+		killed = append(killed, fail(c, w, w.Holder(n%2 == 0), func(p *process.Process) { p.Kill() }))
 	}
 	b.results.add("failover_s", "s", killed...)
 	for range max(1, b.runs-1) {
-		silent = append(silent, w.fail(w.holder(true), func(p *process.Process) { b.check(p.Signal(syscall.SIGSTOP)) }))
+		silent = append(silent, fail(c, w, w.Holder(true), func(p *process.Process) { b.check(p.Signal(syscall.SIGSTOP)) }))
 	}
 	b.results.add("failover_silent_s", "s", silent...)
 	for range b.runs {
-		led = append(led, c.depose(func(p *process.Process) { p.Kill() }))
+		led = append(led, c.Depose(func(p *process.Process) { p.Kill() }).Seconds())
 	}
 	b.results.add("leader_failover_s", "s", led...)
 	for range b.runs {
-		left = append(left, c.depose(func(p *process.Process) { b.check(p.Signal(syscall.SIGTERM)) }))
+		left = append(left, c.Depose(func(p *process.Process) { b.check(p.Signal(syscall.SIGTERM)) }).Seconds())
 	}
 	b.results.add("leader_stop_s", "s", left...)
-	b.exact(w)
+	w.Exact()
 }
 
 // fail makes one runner fail, says how long its tasks were away, and starts it anew.
-func (w *watched) fail(name string, how func(*process.Process)) float64 {
-	p := w.cluster.runners[name]
-	partitions := w.tasks(name)
+func fail(s *scene.Scene, w *scene.Watched, name string, how func(*process.Process)) float64 {
+	p, partitions := s.Runners[name], w.Tasks(name)
 	since := time.Now()
 	how(p)
-	took := w.back(since, partitions, reader.MadeAfter(since))
+	took := w.Await(since, partitions, reader.MadeAfter(since))
 	p.Kill()
-	w.cluster.runner(name)
-	w.flows(time.Now())
-	return took
-}
-
-// depose makes the leader fail, says how long nobody led, and starts it anew.
-func (c *cluster) depose(how func(*process.Process)) float64 {
-	leader := c.Leader(c.b.Context())
-	if leader == "" {
-		c.b.Fatalf("nobody leads")
-	}
-	old := c.coordinators[leader]
-	since := time.Now()
-	how(old)
-	harness.Wait(c.b, patience, "another coordinator leads", func(ctx context.Context) error {
-		if now := c.Leader(ctx); now == "" || now == leader {
-			return errors.New("none does")
-		}
-		return nil
-	})
-	took := time.Since(since)
-	old.Kill()
-	c.coordinators[leader] = c.RestartCoordinator(leader)
-	harness.Wait(c.b, patience, "the coordinator serves", func(ctx context.Context) error {
-		_, err := c.At(leader).GetCluster(ctx, &controlv1.GetClusterRequest{})
-		return err
-	})
+	s.Runner(name, nil)
+	w.Flows(time.Now())
 	return took.Seconds()
-}
-
-// exact stops a connector and looks at everything that it wrote.
-func (b *bench) exact(w *watched) {
-	w.cluster.MustCLI("stop", w.name)
-	c, err := w.cluster.Connector(b.Context(), w.name)
-	b.check(err)
-	want := reader.Expect{Topic: w.config["topic"], OffsetsTopic: c.GetOffsetsTopic(), Connector: w.name, First: 1, Last: w.Last()}
-	// The watch may not have seen the last records yet: what is stored says how many there are.
-	stored, err := reader.Stored(b.Context(), b.broker.Addr, c.GetOffsetsTopic(), w.name)
-	b.check(err)
-	for _, o := range stored {
-		place, err := reader.Generated{}.Covered(o.Partition, o.Offset)
-		b.check(err)
-		want.Last[place.Partition] = place.Number
-	}
-	b.check(reader.Exact(b.Context(), b.broker.Addr, reader.Generated{}, want))
 }
 
 // reconfigure is the time from a changed configuration to the first record of every task that was made by the new one.
 func (b *bench) reconfigure() {
 	for _, tasks := range []int{1, 50} {
 		b.once(func() {
-			c := b.cluster("bench-change-"+strconv.Itoa(tasks), 1, 1)
-			w := c.numbers("numbers", tasks, 2)
+			c := b.scene("bench-change-"+strconv.Itoa(tasks), 1, 1)
+			w := c.Numbers("numbers", tasks, 2)
 			var took []float64
 			for n := range b.runs {
 				size := 101 + n
-				w.config["size"] = strconv.Itoa(size)
-				file := c.ConnectorFile(w.name, w.config)
+				w.Config["size"] = strconv.Itoa(size)
+				file := c.ConnectorFile(w.Name, w.Config)
 				since := time.Now()
 				c.MustCLI("apply", "-f", file)
-				took = append(took, w.back(since, w.tasks(""), func(r reader.Record) bool { return r.Length == size }))
+				took = append(took, w.Await(since, w.Tasks(""), func(r reader.Record) bool { return r.Length == size }).Seconds())
 			}
 			b.results.add(fmt.Sprintf("reconfigure_%d_s", tasks), "s", took...)
-			b.exact(w)
+			w.Exact()
 		})
 	}
 }
@@ -236,15 +88,15 @@ const brokerAway = time.Minute
 
 // brokerReturn is the time from the return of a broker to the first new record of every task.
 func (b *bench) brokerReturn() {
-	c := b.cluster("bench-broker", 1, 1)
-	w := c.numbers("numbers", 10, 10)
+	c := b.scene("bench-broker", 1, 1)
+	w := c.Numbers("numbers", 10, 10)
 	b.check(b.broker.Stop(b.Context()))
 	b.sleep(time.Duration(min(1, b.scale) * float64(brokerAway)))
 	b.check(b.broker.Start(b.Context()))
 	since := time.Now()
-	b.results.add("broker_return_s", "s", w.back(since, w.tasks(""), reader.MadeAfter(since)))
-	w.flows(time.Now())
-	b.exact(w)
+	b.results.add("broker_return_s", "s", w.Await(since, w.Tasks(""), reader.MadeAfter(since)).Seconds())
+	w.Flows(time.Now())
+	w.Exact()
 }
 
 // The tasks of placeRest, and how many of them only one runner may have.
@@ -265,54 +117,49 @@ func (b *bench) placeRest() {
 			whole := b.binaries
 			b.binaries = &faults
 			defer func() { b.binaries = whole }()
-			c := b.cluster("bench-rest-"+strconv.Itoa(n), 1, 0)
+			c := b.scene("bench-rest-"+strconv.Itoa(n), 1, 0)
 			mark := filepath.Join(b.TempDir(), "mark")
-			c.env = []string{"FENCEPOST_FAULT=X4:wait:200", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + mark + ".never"}
-			c.runner("a", "--label", "disk=fast")
+			env := []string{"FENCEPOST_FAULT=X4:wait:200", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + mark + ".never"}
+			c.Runner("a", env, "--label", "disk=fast")
 			shared := c.Cluster + ".shared-offsets"
-			bound := c.numbers("bound", boundTasks, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
-			rest := c.numbers("rest", restTasks, 20, "offsets.storage.topic", shared)
+			bound := c.Prepare("bound", boundTasks, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
+			rest := c.Prepare("rest", restTasks, 20, "offsets.storage.topic", shared)
+			c.Create(bound.Name, bound.Config)
+			c.Create(rest.Name, rest.Config)
 			waitLines(b, mark, boundTasks+restTasks)
-			c.env = nil
-			c.runner("b")
+			c.Runner("b", nil)
 			since := time.Now()
-			c.runners["a"].Kill()
-			took = append(took, rest.back(since, rest.tasks(""), reader.MadeAfter(since)))
-			c.runner("a", "--label", "disk=fast")
-			bound.flows(time.Now())
-			b.exact(rest)
-			b.exact(bound)
+			c.Runners["a"].Kill()
+			took = append(took, rest.Await(since, rest.Tasks(""), reader.MadeAfter(since)).Seconds())
+			c.Runner("a", nil, "--label", "disk=fast")
+			bound.Flows(time.Now())
+			rest.Exact()
+			bound.Exact()
 		})
 	}
 	b.results.add("place_rest_s", "s", took...)
 }
 
-// The commits of failover100k, and the tasks that make them.
+// manyCommits is how many commits the offsets topic of failover100k has seen, and manyTasks how many tasks share it.
 const (
 	manyCommits = 100_000
-	manyTasks   = 20
+	manyTasks   = 4
 )
 
-// failover100k is failover after 100,000 commits to one offsets topic.
+// failover100k is failover after 100,000 commits to the offsets topic.
 func (b *bench) failover100k() {
-	c := b.cluster("bench-many", 1, 2)
-	commits := int(manyCommits * min(1, b.scale))
-	w := c.numbers("numbers", manyTasks, 0, "transaction.boundary", "poll", "batch.records", "1", "count", strconv.Itoa(commits/manyTasks))
-	harness.Wait(b, 5*time.Minute, fmt.Sprintf("%d commits", commits), func(context.Context) error {
-		if n := w.Count(); n < commits {
-			return fmt.Errorf("%d", n)
-		}
-		return nil
-	})
-	w.config["count"], w.config["rate"] = "0", "5"
-	c.MustCLI("apply", "-f", c.ConnectorFile(w.name, w.config))
-	w.flows(time.Now())
+	c := b.scene("bench-many", 1, 2)
+	w := c.Numbers("numbers", manyTasks, 20)
+	c.MustCLI("stop", w.Name)
+	w.Fill(int(manyCommits * min(1, b.scale)))
+	c.MustCLI("resume", w.Name)
+	w.Flows(time.Now())
 	var took []float64
 	for n := range max(1, b.runs-1) {
-		took = append(took, w.fail(w.holder(n%2 == 0), func(p *process.Process) { p.Kill() }))
+		took = append(took, fail(c, w, w.Holder(n%2 == 0), func(p *process.Process) { p.Kill() }))
 	}
 	b.results.add("failover_100k_s", "s", took...)
-	b.exact(w)
+	w.Exact()
 }
 
 // idleLock cuts a runner off from the coordinator alone, whose idle task holds a lock, and is the time until another runner has it: nothing but the runner itself can end the task that holds it.
@@ -320,23 +167,17 @@ func (b *bench) idleLock() {
 	var took []float64
 	for n := range max(1, b.runs-1) {
 		b.once(func() {
-			c := b.cluster("bench-lock-"+strconv.Itoa(n), 1, 0)
+			c := scene.NewWithWays(harness.NewWith(b, "bench-lock-"+strconv.Itoa(n), b.broker.Addr, b.binaries), 1)
 			harness.BuildPackage(b, "./integration/locksource", filepath.Join(c.Plugins, "locksource"))
-			link, err := proxy.Start(c.Coordinator)
-			b.check(err)
-			b.Cleanup(link.Close)
-			direct := c.Coordinator
-			c.Coordinator = link.Addr()
-			c.runner("a")
-			c.Coordinator = direct
+			c.RunnerAt(c.Way(c.Coordinator), c.Bootstrap, "a", nil)
 			topic := c.Cluster + ".locked"
 			harness.CreateTopic(b, c.Bootstrap, topic, 1)
 			c.Create("locked", map[string]string{"connector.class": "locksource", "topic": topic, "lock": filepath.Join(b.TempDir(), "lock")})
-			c.AwaitCaughtUp(patience, "locked")
-			c.runner("b")
+			c.AwaitCaughtUp(scene.Patience, "locked")
+			c.Runner("b", nil)
 			since := time.Now()
-			b.check(link.Set(proxy.Swallow))
-			harness.Wait(b, patience, "the other runner reads", func(ctx context.Context) error {
+			c.SetWays(proxy.Swallow)
+			harness.Wait(b, scene.Patience, "the other runner reads", func(ctx context.Context) error {
 				at, err := c.Connector(ctx, "locked")
 				if err == nil && !slices.ContainsFunc(at.GetTasks(), func(t *controlv1.TaskInfo) bool { return t.GetRunner() == "b" && t.GetCaughtUp() }) {
 					err = fmt.Errorf("tasks: %v", at.GetTasks())
