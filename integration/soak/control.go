@@ -131,3 +131,10 @@ func (c *control) restart(ctx context.Context, name string) error {
 		return err
 	})
 }
+
+func (c *control) drain(ctx context.Context, runner string, end bool) error {
+	return c.ask(ctx, "drain "+runner, func(ctx context.Context, cc controlv1.ControlClient) error {
+		_, err := cc.DrainRunner(ctx, &controlv1.DrainRunnerRequest{Name: runner, Undo: end})
+		return err
+	})
+}

@@ -64,6 +64,7 @@ const (
 var kinds = []kind{
 	{name: "kill-runner", about: "kill -9 of a runner, another process under its name later", scope: mortals, least: 200 * time.Millisecond, most: 6 * time.Second, strike: killRunner},
 	{name: "term-runner", about: "SIGTERM of a runner, which drains, and another process later", scope: mortals, least: 100 * time.Millisecond, most: 3 * time.Second, strike: termRunner},
+	{name: "drain-runner", about: "a runner's tasks are moved away one by one, and may come back", scope: anyRunner, least: time.Second, most: 5 * time.Second, shows: []what{moved}, strike: drainRunner},
 	{name: "nap-runner", about: "SIGSTOP of a runner for less than a lease", scope: anyRunner, least: 300 * time.Millisecond, most: short, strike: freezeRunner},
 	{name: "freeze-runner", about: "SIGSTOP of a runner for more than a lease: it wakes as a zombie", scope: anyRunner, least: long, most: 2 * leaseTTL, strike: freezeRunner},
 	{name: "kill-plugin", about: "kill -9 of a plugin process", scope: anyRunner, least: 100 * time.Millisecond, most: time.Second, shows: []what{aborted}, strike: killPlugin},
@@ -175,6 +176,11 @@ func killRunner(_ context.Context, w *world, s Step) (func(context.Context) erro
 func termRunner(_ context.Context, w *world, s Step) (func(context.Context) error, error) {
 	m := w.runnerOf(s)
 	return starting(m), m.stop(stopTimeout)
+}
+
+func drainRunner(ctx context.Context, w *world, s Step) (func(context.Context) error, error) {
+	takeBack := func(ctx context.Context) error { return w.control.drain(ctx, s.Target, true) }
+	return takeBack, w.control.drain(ctx, s.Target, false)
 }
 
 func freezeRunner(_ context.Context, w *world, s Step) (func(context.Context) error, error) {
