@@ -31,7 +31,11 @@ func Ensure(ctx context.Context, cfg Config) (topicID string, err error) {
 	}
 	defer r.close()
 
-	topic, exists, err := r.describe(ctx)
+	look := r.describe
+	if cfg.KnownID != "" {
+		look = r.find
+	}
+	topic, exists, err := look(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -17,7 +17,7 @@ const pollMS = 100
 // It reads committed records only, up to the high watermark that each partition has now. The last stable offset, which a read_committed reader is told as the end, won't do: a sibling's open transaction
 // may hold it below this connector's own last offset.
 func Load(ctx context.Context, cfg Config) (*Store, error) {
-	store, err := load(ctx, &cfg)
+	store, err := load(ctx, &cfg, (*reader).find)
 	if err == nil && store == nil {
 		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
 	}
@@ -27,7 +27,7 @@ func Load(ctx context.Context, cfg Config) (*Store, error) {
 // Peek reads the connector's stored offsets for somebody who only asks: a person, or a plan's look-up. Where there is no topic, nothing is stored. Like Load it never creates the topic: one that was deleted must stay so
 // until its connector's next start, which sees that it is missing (I3).
 func Peek(ctx context.Context, cfg Config) (*Store, error) {
-	store, err := load(ctx, &cfg)
+	store, err := load(ctx, &cfg, (*reader).describe)
 	if err == nil && store == nil {
 		return newStore(&cfg, 0), nil
 	}
@@ -35,7 +35,7 @@ func Peek(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 // load reads what is stored; nil where there is no topic.
-func load(ctx context.Context, cfg *Config) (*Store, error) {
+func load(ctx context.Context, cfg *Config, look func(*reader, context.Context) (kafka.TopicDescription, bool, error)) (*Store, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r, err := open(cfg)
@@ -44,7 +44,7 @@ func load(ctx context.Context, cfg *Config) (*Store, error) {
 	}
 	defer r.close()
 
-	topic, exists, err := r.describe(ctx)
+	topic, exists, err := look(r, ctx)
 	if err != nil || !exists {
 		return nil, err
 	}

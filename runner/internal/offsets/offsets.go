@@ -52,6 +52,9 @@ const defaultLimit = 60 * time.Second
 // pause is between two tries of a request.
 const pause = 50 * time.Millisecond
 
+// absentFor is how long Kafka has to say that a topic that must be there isn't.
+const absentFor = 5 * time.Second
+
 // connectionPrefixes are the beginnings of keys that say how to connect.
 var connectionPrefixes = []string{
 	"bootstrap.", "metadata.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "broker.", "client.", "socket.", "reconnect.", "retry.", "connections.", "debug", "https.",
@@ -158,6 +161,22 @@ func (r *reader) describe(ctx context.Context) (topic kafka.TopicDescription, ex
 		return topic, false, fmt.Errorf("look up offsets topic %q: %w", r.cfg.Topic, err)
 	}
 	return topic, exists, nil
+}
+
+// find is describe for a topic that must be there. A broker that doesn't know it may only be behind the others, just after the topic was made or the broker was started: its word counts only when it
+// lasts, since what follows from it is an operator's affair.
+func (r *reader) find(ctx context.Context) (topic kafka.TopicDescription, exists bool, err error) {
+	for until := time.Now().Add(absentFor); ; {
+		topic, exists, err = r.describe(ctx)
+		if err != nil || exists || !time.Now().Before(until) {
+			return topic, exists, err
+		}
+		select {
+		case <-ctx.Done():
+			return topic, false, fmt.Errorf("look up offsets topic %q: no broker knows it so far: %w", r.cfg.Topic, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
 }
 
 // allowed says which right on the topic is missing: a refused write names no topic later. A broker that doesn't say which rights there are gives none.

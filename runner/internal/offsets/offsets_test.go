@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/fencepost-io/fencepost/runner/internal/publish"
@@ -269,6 +271,50 @@ func TestMissingOrReplacedTopicIsAnOperatorsDecision(t *testing.T) {
 	check(t, err, true)
 	_, err = Load(b.limited(), known)
 	check(t, err, true)
+}
+
+// TestABrokerThatIsBehindHasLostNoTopic: just after a topic was made, or a broker was started, a broker may not know of it yet. That is no operator's affair.
+func TestABrokerThatIsBehindHasLostNoTopic(t *testing.T) {
+	for name, look := range map[string]func(context.Context, Config) error{
+		"Ensure": func(ctx context.Context, c Config) error { _, err := Ensure(ctx, c); return err },
+		"Load":   func(ctx context.Context, c Config) error { _, err := Load(ctx, c); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cluster.Close()
+			b := newBed(t, cluster.ListenAddrs()[0])
+			var asked atomic.Int32
+			twice := make(chan struct{})
+			cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				cluster.KeepControl()
+				m, _ := req.(*kmsg.MetadataRequest)
+				if len(m.Topics) == 1 && m.Topics[0].Topic != nil && *m.Topics[0].Topic == topic && asked.Add(1) == 2 {
+					close(twice)
+				}
+				return nil, nil, false
+			})
+			answer := make(chan error, 1)
+			known := b.config()
+			go func() {
+				// Which id the topic will have is not known before it is there; whether it is found is what counts.
+				known.KnownID = "0123456789abcdef0123456789abcdef"
+				answer <- look(b.limited(), known)
+			}()
+			select {
+			case <-twice:
+			case err := <-answer:
+				t.Fatalf("one answer was enough: %v", err)
+			}
+			b.create(1)
+			var lost *LostError
+			if err := <-answer; !errors.As(err, &lost) || lost.FoundID == "" {
+				t.Errorf("got %v, want that it was found", err)
+			}
+		})
+	}
 }
 
 func TestTopicThatIsNotCompactedIsReported(t *testing.T) {
