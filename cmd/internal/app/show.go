@@ -201,7 +201,7 @@ func describeTask(t *table, task *controlv1.TaskInfo) {
 	case task.GetError() != "":
 		t.row("  Last error:", task.GetError())
 		t.row("  Cause:", task.GetCause())
-		t.row("  Attempt:", fmt.Sprintf("%d, %d left", task.GetAttempt(), task.GetBudgetLeft()))
+		t.row("  Attempt:", budgetOf(task))
 	case task.GetLastErrorAt() != nil: // It has got over it, or nobody runs it.
 		t.row("  Last error:", fmt.Sprintf("%s (%s, %s)", task.GetLastError(), task.GetLastErrorCause(), task.GetLastErrorAt().AsTime().Format(time.RFC3339)))
 	}
@@ -221,6 +221,14 @@ func describeTask(t *table, task *controlv1.TaskInfo) {
 	for _, cause := range slices.Sorted(maps.Keys(task.GetRewinds())) {
 		t.row("  Rewinds:", fmt.Sprintf("%d by %s", task.GetRewinds()[cause], cause))
 	}
+}
+
+// budgetOf says how often the cause of the last error was met, and how much more it may cost.
+func budgetOf(task *controlv1.TaskInfo) string {
+	if task.GetEndless() {
+		return fmt.Sprintf("%d, tried for as long as it takes", task.GetAttempt())
+	}
+	return fmt.Sprintf("%d, %d left", task.GetAttempt(), task.GetBudgetLeft())
 }
 
 func newRunners() *cobra.Command {

@@ -208,7 +208,7 @@ func statusOf(m *runnerv1.TaskStatus) *status {
 	}
 	return &status{lease: LeaseOf(m.GetLease()), seq: m.GetSeq(), state: state, TaskStatus: TaskStatus{
 		Phase: m.GetPhase(), Error: clip(m.GetError(), mostErrorBytes), Cause: m.GetCause(),
-		Attempt: m.GetAttempt(), BudgetLeft: m.GetBudgetLeft(),
+		Attempt: m.GetAttempt(), BudgetLeft: m.GetBudgetLeft(), Endless: m.GetEndless(),
 		Records: m.GetRecords(), Bytes: m.GetBytes(), Commits: m.GetCommits(), Aborts: m.GetAborts(), Dropped: m.GetDropped(),
 		CaughtUp: m.GetCaughtUp(), OpenRecords: m.GetOpenRecords(), OpenAgeMs: m.GetOpenAgeMs(), DroppedReason: clip(m.GetDroppedReason(), mostErrorBytes),
 		PluginVersion: m.GetPluginVersion(), PluginSHA256: m.GetPluginSha256(), Rewinds: m.GetRewinds(),

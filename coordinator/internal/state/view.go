@@ -76,6 +76,7 @@ type TaskView struct {
 type TaskStatus struct {
 	Phase, Error, Cause                      string
 	Attempt, BudgetLeft                      uint32
+	Endless                                  bool
 	Records, Bytes, Commits, Aborts, Dropped uint64
 	CaughtUp                                 bool
 	OpenRecords, OpenAgeMs                   uint64

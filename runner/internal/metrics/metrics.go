@@ -77,6 +77,12 @@ func (w *watched) Ended(l lease.Lease, clean bool, reason string) {
 	w.Session.Ended(l, clean, reason)
 }
 
+// HostFailed notes the end of a lease and passes it on.
+func (w *watched) HostFailed(l lease.Lease, reason string) {
+	w.m.ended(l)
+	w.Session.HostFailed(l, reason)
+}
+
 func (m *Metrics) status(s session.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -33,6 +33,7 @@ type quiet struct{ supervisor.Session }
 
 func (quiet) Status(session.Status)           {}
 func (quiet) Ended(lease.Lease, bool, string) {}
+func (quiet) HostFailed(lease.Lease, string)  {}
 
 // bed is Metrics and what they are told.
 type bed struct {

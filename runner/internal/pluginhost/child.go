@@ -157,7 +157,7 @@ func (c *child) afterLaunch() error {
 		err = fmt.Errorf("checksum: the script was replaced while it was started")
 	}
 	if err != nil {
-		return fmt.Errorf("plugin %q: %w", c.spec.Path, err)
+		return hostFault(fmt.Errorf("plugin %q: %w", c.spec.Path, err))
 	}
 	c.log.Debug("plugin process started", "path", c.spec.Path, "pid", pid, "sha256", c.exe.sha256)
 	return nil

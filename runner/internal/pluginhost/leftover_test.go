@@ -190,4 +190,13 @@ func TestFullDiskIsAClearError(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("got %v", err)
 	}
+	blamesHost(t, err, true)
+}
+
+// blamesHost checks whether an error of a start says that another host may do better.
+func blamesHost(t *testing.T, err error, want bool) {
+	t.Helper()
+	if _, got := errors.AsType[*HostError](err); got != want {
+		t.Errorf("the host is to blame: %v, want %v, for %v", got, want, err)
+	}
 }

@@ -196,6 +196,7 @@ func TestFirstLineThatIsNoHandshakeIsQuotedAndLeavesNothing(t *testing.T) {
 					t.Errorf("the error %q lacks %q", err, w)
 				}
 			}
+			blamesHost(t, err, false)
 			if len(err.Error()) > 800 {
 				t.Errorf("the error has %d bytes: %s", len(err.Error()), err)
 			}
@@ -257,6 +258,8 @@ func TestFilesThatCannotBeRunSayWhy(t *testing.T) {
 	for path, want := range cases {
 		if _, err := h.Start(t.Context(), Spec{Path: path}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", path, err, want)
+		} else {
+			blamesHost(t, err, true)
 		}
 	}
 	entries, _ := os.ReadDir(h.folder.path)

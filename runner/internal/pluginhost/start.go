@@ -53,7 +53,7 @@ func (h *Host) start(ctx context.Context, spec Spec) (*Process, error) {
 	}
 	// The answer to a missing file needs no process and no folder.
 	if err := checkProgram(spec.Path); err != nil {
-		return nil, err
+		return nil, hostFault(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.StartTimeout)
 	defer cancel()
@@ -92,11 +92,11 @@ func (h *Host) shakeHands(ctx context.Context, spec Spec) (*child, net.Addr, err
 	address, err := client.Start()
 	giveUp()
 	if c == nil {
-		return nil, nil, fmt.Errorf("plugin %q: make its socket folder in %q: %w", spec.Path, h.folder.path, err)
+		return nil, nil, hostFault(fmt.Errorf("plugin %q: make its socket folder in %q: %w", spec.Path, h.folder.path, err))
 	}
 	if err != nil && c.stdin == nil {
 		_ = os.RemoveAll(c.socketDir)
-		return nil, nil, err // nothing was started, and the error is our own
+		return nil, nil, hostFault(err) // nothing was started, and the error is our own
 	}
 	if err != nil {
 		// Whatever go-plugin says of it, the line that it waited for never came.
@@ -130,7 +130,11 @@ func (c *child) startError(within time.Duration, err error) error {
 	reason := c.why()
 	switch {
 	case reason == nil || c.exit.Class != ExitAsked:
-		return fmt.Errorf("plugin %q didn't start: %w", c.spec.Path, c.exit)
+		err := fmt.Errorf("plugin %q didn't start: %w", c.spec.Path, c.exit)
+		if c.host.ofHost(c.exit) {
+			return hostFault(err)
+		}
+		return err
 	case len(c.exit.Stderr) > 0:
 		return fmt.Errorf("plugin %q didn't start: %w; %s", c.spec.Path, reason, c.exit.tail())
 	}

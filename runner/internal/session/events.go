@@ -143,8 +143,9 @@ type Status struct {
 	Phase string
 	// Error is the last thing that went wrong, for users; Cause its kind.
 	Error, Cause string
-	// Attempt counts attempts since the last success, and BudgetLeft says how many more there may be: ten together, unless the cause is one that is waited for without end; then Attempt counts those that waited.
+	// Attempt counts the attempts of the last error's cause since the last success, and BudgetLeft says how many more of them there may be. Endless: as many as it takes.
 	Attempt, BudgetLeft int
+	Endless             bool
 	// RetryIn is the time until the next attempt.
 	RetryIn time.Duration
 

@@ -134,11 +134,11 @@ func (b *outbox) queuePlan(ref PlanRef, e *planEntry) {
 }
 
 // addEnded queues the end of a task; its statuses are over. An end that is lost with its stream need not be sent again: the next Hello doesn't name the lease.
-func (b *outbox) addEnded(l lease.Lease, clean bool, reason string) {
+func (b *outbox) addEnded(l lease.Lease, clean, host bool, reason string) {
 	b.change(func() {
 		delete(b.statuses, l)
 		if len(b.ended) < 2*maxLeases { // Only without any stream for long can there be more, and then Hello says it.
-			b.ended = append(b.ended, &runnerv1.TaskEnded{Lease: leaseToWire(l), Clean: clean, Reason: reason})
+			b.ended = append(b.ended, &runnerv1.TaskEnded{Lease: leaseToWire(l), Clean: clean, Host: host, Reason: reason})
 		}
 	})
 }

@@ -175,7 +175,13 @@ func (s *Session) Status(st Status) {
 // Ended gives a lease back. The lease isn't renewed from here on.
 func (s *Session) Ended(l lease.Lease, clean bool, reason string) {
 	s.leases.drop(l)
-	s.box.addEnded(l, clean, reason)
+	s.box.addEnded(l, clean, false, reason)
+}
+
+// HostFailed gives a lease back whose task this host can't run, for another runner to have it.
+func (s *Session) HostFailed(l lease.Lease, reason string) {
+	s.leases.drop(l)
+	s.box.addEnded(l, true, true, reason)
 }
 
 // PlanResult sends a plan's newest result, and sends it again on each new stream for as long as the plan is held. A plan is held from its StartPlan on.

@@ -181,7 +181,7 @@ func (st *stream) renew(a *runnerv1.HeartbeatAnswer) error {
 func (st *stream) grant(w *runnerv1.Grant) error {
 	g := grantFromWire(w)
 	if !st.s.leases.add(g.Lease, time.Now().Add(milliseconds(w.GetTtlMs())-st.heartbeat)) {
-		st.s.box.addEnded(g.Lease, true, fmt.Sprintf("this runner holds %d leases already, the most that are possible", maxLeases))
+		st.s.box.addEnded(g.Lease, true, false, fmt.Sprintf("this runner holds %d leases already, the most that are possible", maxLeases))
 		return nil
 	}
 	return st.s.cfg.Deliver(g)

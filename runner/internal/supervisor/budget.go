@@ -10,64 +10,87 @@ import (
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
 
-// What an error costs.
-const (
-	// maxAttempts in a row without success fail a task.
-	maxAttempts = 10
-	// maxExpiries in a row at one offset fail a task: its limits can't be halved for ever.
-	maxExpiries = 3
-	// successAfter is how long an attempt has to run to be a success where the source has nothing to commit.
-	successAfter = time.Minute
+// limit is what one cause may cost until a success.
+type limit struct {
+	// attempts in a row may fail of it; after the last one the task fails, or is given back where the host is to blame. 0 is without end: such a cause says nothing about the task, and goes away by itself.
+	attempts int
+	// first is the pause after the first of them. Each further one is twice as long, up to longest, and each is varied by half.
+	first, longest time.Duration
+}
 
-	firstPause   = 100 * time.Millisecond
-	longestPause = 30 * time.Second
-	// longestBrokerPause is short, so that a broker that comes back is used soon.
-	longestBrokerPause = 5 * time.Second
-)
+// limits has the causes whose limit isn't the usual one. docs/operate.md shows the same table to users, and a test compares them.
+var limits = map[string]limit{
+	// What is away comes back, and is to be used soon then.
+	causeBroker:           {0, 100 * time.Millisecond, 5 * time.Second},
+	causeUnknown:          {0, 100 * time.Millisecond, 5 * time.Second},
+	task.CauseCoordinator: {0, 100 * time.Millisecond, 5 * time.Second},
+	// Whoever puts these right doesn't touch the task.
+	causeLogin:   {0, time.Second, 30 * time.Second},
+	causeOffsets: {0, time.Second, 30 * time.Second},
+	// The plugin itself says that its source may come back: about half an hour.
+	task.CauseSource: {60, 100 * time.Millisecond, 30 * time.Second},
+	// The limits of a transaction can't be halved for ever.
+	task.CauseExpired: {3, 100 * time.Millisecond, 30 * time.Second},
+	// Another host can do better, and shouldn't wait.
+	task.CauseHost: {3, 100 * time.Millisecond, time.Second},
+}
 
-// causeBroker is publish's word for a broker that can't be reached, causeDelivery for records that the broker didn't take without saying which.
+// usual is the limit of every other cause.
+var usual = limit{10, 100 * time.Millisecond, 30 * time.Second}
+
+func limitOf(cause string) limit {
+	if l, ok := limits[cause]; ok {
+		return l
+	}
+	return usual
+}
+
+// successAfter is how long an attempt has to run to be a success where the source has nothing to commit.
+const successAfter = time.Minute
+
+// Words of publish and offsets for what a failure is about. Of causeDelivery the broker didn't take records without saying which.
 const (
 	causeBroker   = "broker"
+	causeUnknown  = "unknown"
+	causeLogin    = "login"
+	causeOffsets  = "offsets"
 	causeDelivery = "delivery"
 )
 
-// endless are the causes that say nothing about the task: it waits for as long as it takes.
-var endless = map[string]bool{causeBroker: true, "unknown": true, task.CauseCoordinator: true}
+// tries are the failed attempts of one cause since the last success.
+type tries struct {
+	failed int
+	pause  *backoff.ExponentialBackOff
+}
 
-// budget counts what went wrong since the last success. It is pure but for the pauses' jitter.
+// budget counts what went wrong since the last success, cause by cause. It is pure but for the pauses' jitter.
 type budget struct {
-	failures int // Attempts since the last success that failed and count.
-	waits    int // Attempts in a row that failed and don't, since the last that counts.
-	// attempt is the number that is shown of the attempt that runs, or ran last: of those that count, or, where the last cause is endless, of those that wait.
-	attempt  int
-	expiries int
+	tries map[string]*tries
+	// last is the cause of the last failure since the last success; empty for none.
+	last string
+	// attempt is the number that is shown of the attempt that runs, or ran last: of those that its cause has had.
+	attempt int
 	// shrink says how often a transaction's limits are halved. It is taken back only after a minute of success: what expired once may again.
 	shrink int
 	// nameRecords asks the next attempt to say which record it was.
 	nameRecords bool
 	rewinds     map[string]uint64
-	pause       *backoff.ExponentialBackOff
 }
 
-func newBudget() *budget {
-	b := &budget{rewinds: map[string]uint64{}, pause: backoff.NewExponentialBackOff()}
-	b.pause.InitialInterval, b.pause.Multiplier, b.pause.MaxInterval = firstPause, 2, longestPause
-	b.pause.Reset()
-	return b
-}
+func newBudget() *budget { return &budget{tries: map[string]*tries{}, rewinds: map[string]uint64{}} }
 
 // begin counts an attempt that begins.
 func (b *budget) begin() {
-	b.attempt = b.failures + 1
-	if b.waits > 0 {
-		b.attempt = b.waits + 1
+	b.attempt = 1
+	if t := b.tries[b.last]; t != nil {
+		b.attempt = t.failed + 1
 	}
 }
 
-// success starts the count anew.
+// success starts every count anew: a commit, or a minute of running.
 func (b *budget) success() {
-	b.failures, b.waits, b.attempt, b.expiries, b.nameRecords = 0, 0, 1, 0, false
-	b.pause.Reset()
+	clear(b.tries)
+	b.last, b.attempt, b.nameRecords = "", 1, false
 }
 
 // stable is a success that has lasted.
@@ -76,12 +99,13 @@ func (b *budget) stable() {
 	b.shrink = 0
 }
 
-// left is how many more attempts there may be after the one that is shown: where causes count, attempt and left are maxAttempts together.
-func (b *budget) left() int {
-	if b.waits > 0 {
-		return maxAttempts - b.failures
+// left is how many more attempts there may be after the one that is shown, and whether there is no end to them.
+func (b *budget) left() (n int, endless bool) {
+	l := limitOf(b.last)
+	if l.attempts == 0 {
+		return 0, true
 	}
-	return maxAttempts - b.attempt
+	return l.attempts - b.attempt, false
 }
 
 // failed counts a failed attempt: how long to wait before the next one, or why there is none.
@@ -93,25 +117,34 @@ func (b *budget) failed(f *task.Failure) (time.Duration, error) {
 	b.nameRecords = f.Cause == causeDelivery
 	if f.Cause == task.CauseExpired {
 		b.shrink++
-		if b.expiries++; b.expiries >= maxExpiries {
-			return 0, fmt.Errorf("%w (transactions expired %d times in a row at the same offset, although their limits were halved each time)", f.Err, b.expiries)
-		}
-	} else {
-		b.expiries = 0
 	}
-	wait := b.pause.NextBackOff()
-	if endless[f.Cause] {
-		b.waits++
-		b.attempt = b.waits
-		return min(wait, longestBrokerPause), nil
+	l, t := limitOf(f.Cause), b.of(f.Cause)
+	t.failed++
+	b.last, b.attempt = f.Cause, t.failed
+	if l.attempts > 0 && t.failed >= l.attempts {
+		return 0, outOfBudget(f, t.failed)
 	}
-	b.waits = 0
-	b.failures++
-	b.attempt = b.failures
-	if b.failures >= maxAttempts {
-		return 0, fmt.Errorf("%w (gave up after %d attempts in a row)", f.Err, b.failures)
+	return min(t.pause.NextBackOff(), l.longest), nil
+}
+
+func (b *budget) of(cause string) *tries {
+	t := b.tries[cause]
+	if t == nil {
+		l := limitOf(cause)
+		t = &tries{pause: backoff.NewExponentialBackOff()}
+		t.pause.InitialInterval, t.pause.Multiplier, t.pause.MaxInterval = l.first, 2, l.longest
+		t.pause.Reset()
+		b.tries[cause] = t
 	}
-	return wait, nil
+	return t
+}
+
+// outOfBudget says why there is no further attempt.
+func outOfBudget(f *task.Failure, attempts int) error {
+	if f.Cause == task.CauseExpired {
+		return fmt.Errorf("%w (transactions expired %d times in a row at the same offset, although their limits were halved each time)", f.Err, attempts)
+	}
+	return fmt.Errorf("%w (gave up after %d attempts in a row)", f.Err, attempts)
 }
 
 // asFailure reads an attempt's error. One that isn't a *task.Failure is a fault of our own.

@@ -2,7 +2,12 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -10,60 +15,90 @@ import (
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
 
-func TestPausesDoubleUpToTheirLimit(t *testing.T) {
-	b := newBudget()
-	base := firstPause
-	for range maxAttempts - 1 {
-		wait, err := b.failed(&task.Failure{Class: task.Again, Cause: task.CauseSource, Err: errors.New("x")})
-		if err != nil || wait < base/2 || wait > base*3/2 {
-			t.Fatalf("%s after one of %s: %v", wait, base, err)
+func failed(cause string) *task.Failure {
+	return &task.Failure{Class: task.Again, Cause: cause, Err: errors.New("x")}
+}
+
+func TestPausesDoubleUpToTheirLimitForEachCause(t *testing.T) {
+	for _, cause := range []string{task.CausePlugin, task.CauseSource, causeBroker, causeLogin, task.CauseHost} {
+		b, l := newBudget(), limitOf(cause)
+		base, last := l.first, l.attempts
+		if last == 0 {
+			last = 100
 		}
-		base = min(2*base, longestPause)
-	}
-	if _, err := b.failed(&task.Failure{Class: task.Again, Cause: task.CauseSource, Err: errors.New("x")}); err == nil {
-		t.Fatal("no end")
+		for range last - 1 {
+			wait, err := b.failed(failed(cause))
+			if err != nil || wait < base/2 || wait > base*3/2 || wait > l.longest {
+				t.Fatalf("%s: %s after one of %s: %v", cause, wait, base, err)
+			}
+			base = min(2*base, l.longest)
+		}
+		if _, err := b.failed(failed(cause)); (err == nil) != (l.attempts == 0) {
+			t.Fatalf("%s: after attempt %d: %v", cause, last, err)
+		}
 	}
 }
 
-// TestABudgetNeverRunsOutForABroker and gives in after ten attempts in a row for anything else, whatever happens in between.
+// TestBudgetProperties: each cause has its own count since the last success, whatever else happens in between, and the endless ones never run out.
 func TestBudgetProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBudget()
-		counted, expired := 0, 0
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			f := &task.Failure{
-				Class: task.Again, Err: errors.New("x"), Progress: rapid.Bool().Draw(t, "progress"),
-				Cause: rapid.SampledFrom([]string{"broker", "coordinator", "unknown", "source", "plugin", "fenced", "expired"}).Draw(t, "cause"),
+		counted := map[string]int{}
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			f := failed(rapid.SampledFrom([]string{"broker", "coordinator", "unknown", "login", "source", "plugin", "fenced", "expired", "host"}).Draw(t, "cause"))
+			if f.Progress = rapid.IntRange(0, 9).Draw(t, "progress") == 0; f.Progress {
+				clear(counted)
 			}
-			if f.Progress {
-				counted, expired = 0, 0
-			}
-			if f.Cause == "expired" {
-				expired++
-			} else {
-				expired = 0
-			}
-			if !endless[f.Cause] {
-				counted++
-			}
+			counted[f.Cause]++
+			l := limitOf(f.Cause)
 			b.begin()
 			wait, err := b.failed(f)
-			if over := counted >= maxAttempts || expired >= maxExpiries; (err != nil) != over {
-				t.Fatalf("%d in a row, %d expired: %v", counted, expired, err)
+			if over := l.attempts > 0 && counted[f.Cause] >= l.attempts; (err != nil) != over {
+				t.Fatalf("%s %d times in a row: %v", f.Cause, counted[f.Cause], err)
 			} else if over {
 				return
 			}
-			if wait <= 0 || wait > longestPause*3/2 || endless[f.Cause] && wait > longestBrokerPause {
+			if wait <= 0 || wait > l.longest {
 				t.Fatalf("a pause of %s for %s", wait, f.Cause)
 			}
-			if b.left() != maxAttempts-counted {
-				t.Fatalf("%d left after %d", b.left(), counted)
-			}
-			if !endless[f.Cause] && b.attempt+b.left() != maxAttempts {
-				t.Fatalf("attempt %d and %d left", b.attempt, b.left())
+			left, endless := b.left()
+			if endless != (l.attempts == 0) || !endless && b.attempt+left != l.attempts || b.attempt != counted[f.Cause] {
+				t.Fatalf("%s: attempt %d and %d left, endless %v", f.Cause, b.attempt, left, endless)
 			}
 		}
 	})
+}
+
+// TestTheTableForUsersIsTheBudgets: docs/operate.md says what each cause may cost.
+func TestTheTableForUsersIsTheBudgets(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(names string, l limit) string {
+		attempts := "without end"
+		if l.attempts > 0 {
+			attempts = strconv.Itoa(l.attempts)
+		}
+		return fmt.Sprintf("| %s | %s | %s | %s |", names, attempts, short(l.first), short(l.longest))
+	}
+	rows := []string{row("every other", usual)}
+	for cause, l := range limits {
+		rows = append(rows, row("`"+cause+"`", l))
+	}
+	for _, r := range rows {
+		if !strings.Contains(string(text), r) {
+			t.Errorf("docs/operate.md has no row %s", r)
+		}
+	}
+}
+
+// short is a pause as people write it.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%d s", int(d.Seconds()))
 }
 
 func TestAnErrorOfOurOwnFailsTheTask(t *testing.T) {
@@ -111,11 +146,11 @@ func TestSuccessAfterAMinuteTakesBackTheShrinking(t *testing.T) {
 		t.Fatal(err, b.shrink)
 	}
 	b.success()
-	if b.shrink != 1 || b.expiries != 0 {
+	if b.shrink != 1 || len(b.tries) != 0 {
 		t.Fatal("a commit says nothing about larger transactions")
 	}
 	b.stable()
-	if b.shrink != 0 || b.left() != maxAttempts-1 {
+	if left, _ := b.left(); b.shrink != 0 || left != usual.attempts-1 {
 		t.Fatal("not taken back")
 	}
 }

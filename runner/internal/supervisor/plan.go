@@ -139,7 +139,7 @@ func (s *Supervisor) planOver(work context.Context, over *planOver) {
 func (r *planRun) loop() {
 	defer r.cancel(nil)
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.Multiplier, pause.MaxInterval = firstPause, 2, longestPause
+	pause.InitialInterval, pause.Multiplier, pause.MaxInterval = usual.first, 2, usual.longest
 	pause.Reset()
 	for r.ctx.Err() == nil {
 		opened := time.Now()

@@ -36,6 +36,8 @@ func (l *ledger) Ended(ended lease.Lease, _ bool, _ string) {
 	}
 }
 
+func (l *ledger) HostFailed(ended lease.Lease, reason string) { l.Ended(ended, true, reason) }
+
 func (l *ledger) Status(session.Status) {}
 
 // attempt is an attempt that goes as chance wants it.

@@ -32,6 +32,7 @@ type taskOver struct {
 	run    *run
 	clean  bool
 	reason string
+	host   bool  // What went wrong is this host's affair: another runner is to have the task.
 	fatal  error // The process has to end.
 }
 
@@ -125,7 +126,11 @@ func (s *Supervisor) taskOver(work context.Context, over *taskOver) error {
 		over.run.deadline.Stop()
 	}
 	l := over.run.grant.Lease
-	s.session.Ended(l, over.clean, over.reason)
+	if over.host {
+		s.session.HostFailed(l, over.reason)
+	} else {
+		s.session.Ended(l, over.clean, over.reason)
+	}
 	t := s.tasks[l.ID()]
 	t.run = nil
 	if over.fatal != nil {

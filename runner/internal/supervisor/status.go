@@ -18,7 +18,7 @@ type status struct {
 }
 
 func newStatus(g *session.Grant, to TaskSession) *status {
-	return &status{session: to, now: session.Status{Lease: g.Lease, State: session.Starting, BudgetLeft: maxAttempts}}
+	return &status{session: to, now: session.Status{Lease: g.Lease, State: session.Starting, BudgetLeft: usual.attempts}}
 }
 
 // set changes the status and tells the coordinator.
@@ -47,14 +47,16 @@ func (st *status) phase(phase string) { st.set(func(now *session.Status) { now.P
 func (st *status) starting(b *budget) {
 	st.set(func(now *session.Status) {
 		now.State, now.Phase, now.RetryIn, now.CaughtUp, now.OpenRecords, now.OpenAge = session.Starting, "", 0, false, 0, 0
-		now.Attempt, now.BudgetLeft = b.attempt, b.left()
+		now.Attempt = b.attempt
+		now.BudgetLeft, now.Endless = b.left()
 	})
 }
 
 func (st *status) retrying(f *task.Failure, b *budget, wait time.Duration) {
 	st.set(func(now *session.Status) {
 		st.over(now, session.Retrying, f, f.Err, b)
-		now.BudgetLeft, now.RetryIn = b.left(), wait
+		now.BudgetLeft, now.Endless = b.left()
+		now.RetryIn = wait
 	})
 }
 
@@ -66,7 +68,7 @@ func (st *status) failed(f *task.Failure, err error, b *budget) {
 // over is the end of an attempt.
 func (st *status) over(now *session.Status, state session.State, f *task.Failure, err error, b *budget) {
 	now.State, now.Phase, now.Error, now.Cause = state, "", err.Error(), f.Cause
-	now.Attempt, now.BudgetLeft, now.Rewinds = b.attempt, 0, maps.Clone(b.rewinds)
+	now.Attempt, now.BudgetLeft, now.Endless, now.Rewinds = b.attempt, 0, false, maps.Clone(b.rewinds)
 	now.CaughtUp, now.OpenRecords, now.OpenAge, now.RetryIn = false, 0, 0, 0
 }
 
@@ -137,7 +139,7 @@ func (a *attemptStatus) progress(now *session.Status, s task.Status) {
 	}
 	if s.Commits > 0 {
 		a.good = true
-		now.Attempt, now.BudgetLeft = 1, maxAttempts-1
+		now.Attempt, now.BudgetLeft, now.Endless = 1, usual.attempts-1, false
 		a.forget(now)
 	}
 }
@@ -165,7 +167,7 @@ func (a *attemptStatus) lasted() {
 			return
 		}
 		a.stable = true
-		now.Attempt, now.BudgetLeft = 1, maxAttempts-1
+		now.Attempt, now.BudgetLeft, now.Endless = 1, usual.attempts-1, false
 		a.forget(now)
 	})
 }

@@ -38,7 +38,7 @@ const (
 
 // Config is what a Supervisor works with.
 type Config struct {
-	// Validator knows the plugins and starts them. Run closes it.
+	// Validator knows the plugins and starts them; an error of a start with a method HostFault is the host's. Run closes it.
 	Validator *Validator
 	// RunTask is one attempt of a task. Its error is a *task.Failure; nil is a clean end after a drain.
 	RunTask func(ctx context.Context, a Attempt) error
@@ -59,6 +59,7 @@ type Session interface {
 type TaskSession interface {
 	Status(s session.Status)
 	Ended(l lease.Lease, clean bool, reason string)
+	HostFailed(l lease.Lease, reason string)
 	Draining()
 }
 

@@ -95,7 +95,10 @@ func (r *run) attempts() *taskOver {
 			return r.failed(f, f.Err)
 		}
 		wait, err := r.budget.failed(f)
-		if err != nil {
+		switch {
+		case err != nil && f.Cause == task.CauseHost:
+			return &taskOver{clean: true, reason: err.Error(), host: true}
+		case err != nil:
 			return r.failed(f, err)
 		}
 		r.log.Warn("attempt failed", "cause", f.Cause, "error", f.Err, "retry_in", wait)
@@ -142,7 +145,7 @@ func (r *run) attempt() (f *task.Failure) {
 		// It was here when the task was granted, and its file was replaced: the coordinator knows who has it now.
 		return &task.Failure{Class: task.Stop, Cause: task.CausePlugin, Err: err}
 	case err != nil:
-		return &task.Failure{Class: task.Again, Cause: task.CausePlugin, Err: err}
+		return &task.Failure{Class: task.Again, Cause: causeOfStart(err), Err: err}
 	}
 	stop := r.killWhenLate()
 	defer stop()
@@ -162,6 +165,18 @@ func (r *run) attempt() (f *task.Failure) {
 		r.proc.proc.Kill()
 	}
 	return r.ofPlugin(failed)
+}
+
+// causeOfStart tells a host that can't run a plugin from a plugin that doesn't start.
+func causeOfStart(err error) string {
+	var host interface {
+		error
+		HostFault()
+	}
+	if errors.As(err, &host) {
+		return task.CauseHost
+	}
+	return task.CausePlugin
 }
 
 // ofPlugin tells a process that ended from an error that the plugin reported: the one is the plugin's fault, the other says something of its source. The end of a process is known by its own error, since a

@@ -357,7 +357,11 @@ func (f *fakeSession) say(format string, args ...any) { (*world)(f).say(format, 
 
 func (f *fakeSession) Status(s session.Status) {
 	states := map[session.State]string{session.Starting: "STARTING", session.Running: "RUNNING", session.Retrying: "RETRYING", session.Failed: "FAILED", session.Draining: "DRAINING"}
-	text := fmt.Sprintf("%s is %s, attempt %d, %d left", s.Lease.ID(), states[s.State], s.Attempt, s.BudgetLeft)
+	left := fmt.Sprintf("%d left", s.BudgetLeft)
+	if s.Endless {
+		left = "no end"
+	}
+	text := fmt.Sprintf("%s is %s, attempt %d, %s", s.Lease.ID(), states[s.State], s.Attempt, left)
 	if s.Phase != "" {
 		text += ", " + s.Phase
 	}
@@ -375,6 +379,9 @@ func (f *fakeSession) Status(s session.Status) {
 
 func (f *fakeSession) Ended(l lease.Lease, clean bool, reason string) {
 	f.say("%s ended, epoch %d, clean %v: %s", l.ID(), l.Epoch, clean, reason)
+}
+func (f *fakeSession) HostFailed(l lease.Lease, reason string) {
+	f.say("%s given to another host, epoch %d: %s", l.ID(), l.Epoch, reason)
 }
 func (f *fakeSession) Draining()                  { f.say("runner says that it drains") }
 func (f *fakeSession) DropPlan(p session.PlanRef) { f.say("%s plan %d dropped", p.Connector, p.Epoch) }

@@ -47,6 +47,8 @@ const (
 	CauseFenced = "fenced"
 	// CauseExpired: a transaction was open for too long. The next attempt takes smaller ones.
 	CauseExpired = "expired"
+	// CauseHost: this host can't run the plugin, or has no room; another one may.
+	CauseHost = "host"
 	// CauseUnproven: there is no leader, and no transaction succeeds.
 	CauseUnproven = "unproven"
 	// CauseAbandoned: the context ended.

@@ -459,9 +459,9 @@ type TaskInfo struct {
 	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	// What kind of cause.
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Which attempt.
+	// Which attempt of the last error's cause, since the last success.
 	Attempt uint32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Attempts left.
+	// How many more attempts that cause may have. See endless.
 	BudgetLeft uint32 `protobuf:"varint,9,opt,name=budget_left,json=budgetLeft,proto3" json:"budget_left,omitempty"`
 	// When it tries again.
 	RetryAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=retry_at,json=retryAt,proto3" json:"retry_at,omitempty"`
@@ -498,7 +498,9 @@ type TaskInfo struct {
 	// What kind of cause.
 	LastErrorCause string `protobuf:"bytes,26,opt,name=last_error_cause,json=lastErrorCause,proto3" json:"last_error_cause,omitempty"`
 	// When; not set where nothing has gone wrong.
-	LastErrorAt   *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	// The cause of `error` has no limit of attempts.
+	Endless       bool `protobuf:"varint,28,opt,name=endless,proto3" json:"endless,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -720,6 +722,13 @@ func (x *TaskInfo) GetLastErrorAt() *timestamppb.Timestamp {
 		return x.LastErrorAt
 	}
 	return nil
+}
+
+func (x *TaskInfo) GetEndless() bool {
+	if x != nil {
+		return x.Endless
+	}
+	return false
 }
 
 // CreateConnectorRequest names a new connector.
@@ -2982,7 +2991,7 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x120\n" +
-	"\x05first\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\"\xa7\a\n" +
+	"\x05first\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\"\xc1\a\n" +
 	"\bTaskInfo\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\rR\x04task\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -3013,7 +3022,8 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x19 \x01(\tR\tlastError\x12(\n" +
 	"\x10last_error_cause\x18\x1a \x01(\tR\x0elastErrorCause\x12>\n" +
-	"\rlast_error_at\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x1a:\n" +
+	"\rlast_error_at\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x12\x18\n" +
+	"\aendless\x18\x1c \x01(\bR\aendless\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf4\x01\n" +

@@ -2328,9 +2328,9 @@ type TaskStatus struct {
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// Which kind of cause, see runner documentation: broker, fenced, expired, plugin, source, config, host.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Which attempt this is since the last success.
+	// Which attempt this is of the last error's cause, since the last success.
 	Attempt uint32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// How many more attempts the budget has.
+	// How many more attempts that cause may have. See endless.
 	BudgetLeft uint32 `protobuf:"varint,8,opt,name=budget_left,json=budgetLeft,proto3" json:"budget_left,omitempty"`
 	// When the next attempt is, in milliseconds from now. 0 where none is planned.
 	RetryInMs uint64 `protobuf:"varint,9,opt,name=retry_in_ms,json=retryInMs,proto3" json:"retry_in_ms,omitempty"`
@@ -2359,7 +2359,9 @@ type TaskStatus struct {
 	// Rewinds by cause since the grant.
 	Rewinds map[string]uint64 `protobuf:"bytes,21,rep,name=rewinds,proto3" json:"rewinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// What the plugin wants people to know while the task goes on.
-	Notices       []string `protobuf:"bytes,22,rep,name=notices,proto3" json:"notices,omitempty"`
+	Notices []string `protobuf:"bytes,22,rep,name=notices,proto3" json:"notices,omitempty"`
+	// The last error's cause has no limit of attempts.
+	Endless       bool `protobuf:"varint,23,opt,name=endless,proto3" json:"endless,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2546,6 +2548,13 @@ func (x *TaskStatus) GetNotices() []string {
 		return x.Notices
 	}
 	return nil
+}
+
+func (x *TaskStatus) GetEndless() bool {
+	if x != nil {
+		return x.Endless
+	}
+	return false
 }
 
 // TaskEnded gives a lease back.
@@ -3948,7 +3957,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\tR\arefused\x12\x1a\n" +
-	"\bconflict\x18\x03 \x01(\tR\bconflict\"\x90\x06\n" +
+	"\bconflict\x18\x03 \x01(\tR\bconflict\"\xaa\x06\n" +
 	"\n" +
 	"TaskStatus\x120\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.fencepost.runner.v1.LeaseR\x05lease\x12\x10\n" +
@@ -3974,7 +3983,8 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x0eplugin_version\x18\x13 \x01(\tR\rpluginVersion\x12#\n" +
 	"\rplugin_sha256\x18\x14 \x01(\tR\fpluginSha256\x12F\n" +
 	"\arewinds\x18\x15 \x03(\v2,.fencepost.runner.v1.TaskStatus.RewindsEntryR\arewinds\x12\x18\n" +
-	"\anotices\x18\x16 \x03(\tR\anotices\x1a:\n" +
+	"\anotices\x18\x16 \x03(\tR\anotices\x12\x18\n" +
+	"\aendless\x18\x17 \x01(\bR\aendless\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x7f\n" +
