@@ -15,10 +15,19 @@ type Links struct {
 // LinkedKafka starts a real broker for one test, with n links besides its own address.
 func LinkedKafka(t T, n int) *Links {
 	t.Helper()
+	return LinkedKafkaWith(t, n, kafka.Options{})
+}
+
+// LinkedKafkaWith is LinkedKafka for a broker with other options. Its links can hold single requests back.
+func LinkedKafkaWith(t T, n int, opts kafka.Options) *Links {
+	t.Helper()
 	l := &Links{}
-	var opts kafka.Options
 	for range n {
-		p := Link(t, "")
+		p, err := proxy.StartKafka("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
 		l.Links, opts.Links = append(l.Links, p), append(opts.Links, p.Addr())
 	}
 	l.Broker = OwnKafka(t, opts)

@@ -33,6 +33,15 @@ func (b *Bed) StartCoordinatorBehind(args ...string) *proxy.Proxy {
 	return p
 }
 
+// StartRunnerOn starts a runner that reaches Kafka by another address than the bed's, and waits until the leader knows it.
+func (b *Bed) StartRunnerOn(bootstrap, name string, env []string, args ...string) *process.Process {
+	b.T.Helper()
+	direct := b.Bootstrap
+	defer func() { b.Bootstrap = direct }()
+	b.Bootstrap = bootstrap
+	return b.StartRunner(name, env, args...)
+}
+
 // StartRunnerThrough starts a runner that knows the coordinator by a proxy's address only, and waits until the leader knows it.
 func (b *Bed) StartRunnerThrough(p *proxy.Proxy, name string, env []string, args ...string) *process.Process {
 	b.T.Helper()

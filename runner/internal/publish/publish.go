@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -121,9 +122,37 @@ func (p *Producer) Init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.repeat(ctx, opInit, func(step context.Context, _ time.Duration) error {
+	err = p.repeat(ctx, opInit, func(step context.Context, _ time.Duration) error {
 		return p.client.InitTransactions(step)
 	})
+	if k, ok := errors.AsType[kafka.Error](err); ok && k.Code() == kafka.ErrInvalidTransactionTimeout {
+		return p.nameLimit(ctx, err)
+	}
+	return err
+}
+
+// maxTimeoutKey is the broker's key for the longest transaction time-out.
+const maxTimeoutKey = "transaction.max.timeout.ms"
+
+// nameLimit adds to a transaction time-out that was refused what the broker would take, where it tells: that needs a right which a runner doesn't need otherwise.
+func (p *Producer) nameLimit(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	admin, adminErr := kafka.NewAdminClientFromProducer(p.client)
+	if adminErr != nil {
+		return err
+	}
+	defer admin.Close()
+	brokers, askErr := p.client.GetMetadata(nil, false, int(callSlice.Milliseconds()))
+	if askErr != nil || len(brokers.Brokers) == 0 {
+		return err
+	}
+	name := strconv.Itoa(int(brokers.Brokers[0].ID))
+	configs, askErr := admin.DescribeConfigs(ctx, []kafka.ConfigResource{{Type: kafka.ResourceBroker, Name: name}}, kafka.SetAdminRequestTimeout(requestTimeout(ctx)))
+	if askErr != nil || len(configs) != 1 || configs[0].Config[maxTimeoutKey].Value == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s is %s here, and the broker's %s is %s)", err, keyTransactionTimeout, milliseconds(p.timeout), maxTimeoutKey, configs[0].Config[maxTimeoutKey].Value)
 }
 
 // Begin opens a transaction. It asks nobody.

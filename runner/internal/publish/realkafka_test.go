@@ -45,6 +45,9 @@ func TestRealKafka(t *testing.T) {
 	b := startBroker(t)
 	bed := newBed(t, b.AdminAddr)
 	t.Run("record keeps every byte", func(t *testing.T) { checkFidelity(t, bed) })
+	for _, codec := range codecs {
+		t.Run("aborted records aren't readable, compressed by "+codec, func(t *testing.T) { checkAborted(t, bed, codec) })
+	}
 	t.Run("full queue waits and goes on with the same record", func(t *testing.T) { checkFullQueue(t, bed) })
 	t.Run("memory of a batch is free after produce", func(t *testing.T) { checkPoison(t, bed) })
 	t.Run("timestamps at both ends stay", func(t *testing.T) { checkTimestamps(t, bed) })
@@ -54,7 +57,7 @@ func TestRealKafka(t *testing.T) {
 	t.Run("missing rights are named", func(t *testing.T) { checkRights(t, bed, b) })
 	t.Run("transaction time-out above the broker's is refused", func(t *testing.T) {
 		p := bed.idle(t, "long", override(keyTransactionTimeout, "3600000"))
-		if v := Classify(p.Init(short(t))); v.Class != Fail || v.Cause != "config" || !strings.Contains(v.Text, "transaction.max.timeout.ms") {
+		if v := Classify(p.Init(short(t))); v.Class != Fail || v.Cause != "config" || !strings.Contains(v.Text, "transaction.timeout.ms is 3600000 here, and the broker's transaction.max.timeout.ms is 900000") {
 			t.Errorf("verdict is %+v", v)
 		}
 	})
