@@ -20,7 +20,7 @@ func TestStoppedRunnerComesBackTooLate(t *testing.T) {
 	bed := harness.New(t, "stopped", harness.Kafka(t))
 	load := numbers{topic: "stopped-numbers", count: 20_000, partitions: 4, tasks: 2, transaction: 500, rate: 2000}
 	harness.CreateTopic(t, bed.Bootstrap, load.topic, 3)
-	bed.StartCoordinator("--lease-ttl", "2s")
+	bed.StartCoordinator("--lease-ttl", "2s", "--balance=false") // nothing goes back
 	first := bed.StartRunner("first", nil)
 	bed.Create("numbers", load.config())
 	awaitRecords(bed, "numbers", 1000)

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
-// Event is what a coordinator wants of the runner: Welcomed, Grant, Revoke, Lost, StartPlan, StopPlan, TaskSetRefused, Validate, ReadOffsets or AlterOffsets.
+// Event is what a coordinator wants of the runner: Welcomed, Grant, Revoke, Lost, StartPlan, StopPlan, TaskSetRefused, Validate, ReadOffsets, AlterOffsets, WarmUp or Drain.
 type Event interface{ event() }
 
 // Welcomed says that a leader has accepted the runner.
@@ -97,6 +97,16 @@ type AlterOffsets struct {
 	ResetAll     bool
 }
 
+// WarmUp asks to have a connector's plugin running, for a task that comes from another runner. Answer with AnswerWarmUp. It gives no right to anything.
+type WarmUp struct {
+	ID        RequestID
+	Connector string
+	Plugin    PluginRef
+}
+
+// Drain says that the leader hands the runner's tasks over to others, one by one, or, with Undo, that it doesn't any more. The session keeps it in mind for later leaders.
+type Drain struct{ Undo bool }
+
 func (*Welcomed) event()       {}
 func (*Grant) event()          {}
 func (*Revoke) event()         {}
@@ -107,6 +117,8 @@ func (*TaskSetRefused) event() {}
 func (*Validate) event()       {}
 func (*ReadOffsets) event()    {}
 func (*AlterOffsets) event()   {}
+func (*WarmUp) event()         {}
+func (*Drain) event()          {}
 
 // Offer is what the runner can run, and what it can't.
 type Offer struct {

@@ -20,7 +20,8 @@ type outbox struct {
 
 	offer         *runnerv1.Offer
 	offerDirty    bool
-	draining      bool
+	draining      bool // the runner stops
+	drained       bool // a leader drains it
 	drainingDirty bool
 	ended         []*runnerv1.TaskEnded
 	asks          map[uint64]*ask
@@ -72,12 +73,12 @@ func (b *outbox) change(f func()) {
 }
 
 // reopen makes the box ready for a new stream: whatever the coordinator may have missed is sent again. Answers to the old stream's questions are dropped.
-func (b *outbox) reopen() (offer *runnerv1.Offer, plans []PlanRef, stream uint64) {
+func (b *outbox) reopen() (offer *runnerv1.Offer, plans []PlanRef, draining *runnerv1.Draining, stream uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stream++
 	b.answers = nil
-	b.offerDirty, b.drainingDirty = false, b.draining
+	b.offerDirty, b.drainingDirty = false, b.draining || b.drained // beside Hello, for leaders that don't read it there
 	b.unasked = slices.Sorted(maps.Keys(b.asks))
 	for ref, p := range b.plans {
 		b.queuePlan(ref, p)
@@ -87,12 +88,20 @@ func (b *outbox) reopen() (offer *runnerv1.Offer, plans []PlanRef, stream uint64
 		s.sent = nil
 		b.queueStatus(l, s)
 	}
-	return b.offer, plans, b.stream
+	if b.draining || b.drained {
+		draining = b.drainingMessage()
+	}
+	return b.offer, plans, draining, b.stream
 }
+
+func (b *outbox) drainingMessage() *runnerv1.Draining { return &runnerv1.Draining{Asked: !b.draining} }
 
 func (b *outbox) setOffer(o *runnerv1.Offer) { b.change(func() { b.offer, b.offerDirty = o, true }) }
 
 func (b *outbox) setDraining() { b.change(func() { b.draining, b.drainingDirty = true, true }) }
+
+// setDrained notes what a leader says; it needn't be told.
+func (b *outbox) setDrained(drained bool) { b.change(func() { b.drained = drained }) }
 
 func (b *outbox) setStatus(st Status) {
 	b.change(func() {
@@ -180,7 +189,7 @@ func (b *outbox) next() *runnerv1.SessionRequest {
 	switch {
 	case b.drainingDirty:
 		b.drainingDirty = false
-		return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_Draining{Draining: &runnerv1.Draining{}}}
+		return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_Draining{Draining: b.drainingMessage()}}
 	case len(b.ended) > 0:
 		e := b.ended[0]
 		b.ended = b.ended[1:]

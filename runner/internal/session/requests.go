@@ -166,6 +166,11 @@ func (s *Session) AnswerAlterOffsets(id RequestID, err error) {
 	}}})
 }
 
+// AnswerWarmUp answers a WarmUp; nil is that the plugin runs.
+func (s *Session) AnswerWarmUp(id RequestID, err error) {
+	s.box.addAnswer(id, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_WarmedUp{WarmedUp: &runnerv1.WarmedUp{RequestId: id.id, Error: errorText(err)}}})
+}
+
 // errorText is an error for a text field, empty for nil.
 func errorText(err error) string {
 	if err == nil {

@@ -372,6 +372,49 @@ func TestTheLastMessagesLeaveBeforeTheEnd(t *testing.T) {
 	})
 }
 
+// What a leader said of a drain is told to the next one, in Hello and, for leaders of an older version, by a message; a runner that stops says that instead.
+func TestADrainOutlivesItsLeader(t *testing.T) {
+	run(t, []string{"c1"}, func(t *bed) {
+		p, hello := t.welcome("c1")
+		if !hello.GetWarmsUp() || hello.GetDraining() != nil {
+			t.Fatal(hello)
+		}
+		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Drain{Drain: &runnerv1.Drain{}}})
+		if d, ok := t.event().(*session.Drain); !ok || d.Undo {
+			t.Fatal(d)
+		}
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, hello = t.welcome("c1")
+		if !hello.GetDraining().GetAsked() {
+			t.Fatal(hello)
+		}
+		if d := until(p, true, (*runnerv1.SessionRequest).GetDraining); !d.GetAsked() {
+			t.Fatal(d)
+		}
+		t.session.Draining()
+		if d := until(p, true, (*runnerv1.SessionRequest).GetDraining); d.GetAsked() {
+			t.Fatal(d)
+		}
+		p.end <- status.Error(codes.Unavailable, "going")
+		p, hello = t.welcome("c1")
+		if hello.GetDraining() == nil || hello.GetDraining().GetAsked() {
+			t.Fatal(hello)
+		}
+		p.serve()
+	})
+	run(t, []string{"c1"}, func(t *bed) {
+		p, _ := t.welcome("c1")
+		for _, undo := range []bool{false, true} {
+			p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Drain{Drain: &runnerv1.Drain{Undo: undo}}})
+			t.event()
+		}
+		p.end <- status.Error(codes.Unavailable, "going")
+		if _, hello := t.welcome("c1"); hello.GetDraining() != nil {
+			t.Fatal(hello)
+		}
+	})
+}
+
 func TestTheEndIsNotHeldUpByASilentCoordinator(t *testing.T) {
 	run(t, []string{"c1"}, func(t *bed) {
 		t.welcome("c1")

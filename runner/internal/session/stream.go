@@ -47,9 +47,10 @@ func (s *Session) serve(ctx context.Context, conn *grpc.ClientConn) error {
 		return fmt.Errorf("open a session: %w", err)
 	}
 	st := &stream{s: s, rpc: rpc, stop: ctx, welcomed: make(chan struct{}), begun: time.Now()}
-	offer, plans, number := s.box.reopen()
+	offer, plans, draining, number := s.box.reopen()
 	st.number = number
 	hello := s.hello(offer, plans)
+	hello.Draining, hello.WarmsUp = draining, true
 	defer s.connected.Store(false)
 	group.Go(st.receive)
 	group.Go(func() error { return st.send(inner, hello) })
@@ -129,6 +130,9 @@ func (st *stream) take(m *runnerv1.SessionResponse) error {
 	if p, ok := event.(*StartPlan); ok {
 		// Held from here on, as a lease is: a stream that ends before the supervisor has come to it must not make the coordinator start the plan elsewhere.
 		st.s.box.holdPlan(p.Plan)
+	}
+	if d, ok := event.(*Drain); ok {
+		st.s.box.setDrained(!d.Undo)
 	}
 	return st.s.cfg.Deliver(event)
 }

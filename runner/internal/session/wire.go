@@ -96,6 +96,11 @@ func eventFromWire(m *runnerv1.SessionResponse, stream uint64) (Event, error) {
 			ID: RequestID{stream, a.GetRequestId()}, Lease: leaseFromWire(a.GetLease()), Config: a.GetConfig(), OffsetsTopic: a.GetOffsetsTopic(),
 			Offsets: host.DecodeOffsets(a.GetOffsets()), ResetAll: a.GetResetAll(),
 		}, nil
+	case *runnerv1.SessionResponse_WarmUp:
+		w := m.WarmUp
+		return &WarmUp{ID: RequestID{stream, w.GetRequestId()}, Connector: w.GetConnector(), Plugin: pluginFromWire(w.GetPlugin())}, nil
+	case *runnerv1.SessionResponse_Drain:
+		return &Drain{Undo: m.Drain.GetUndo()}, nil
 	}
 	return nil, nil
 }

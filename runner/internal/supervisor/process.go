@@ -13,6 +13,8 @@ import (
 const (
 	// keepWarm is how long a process that a validation started is kept, so that creating the connector right after it is fast.
 	keepWarm = 5 * time.Second
+	// keepForGrant is how long a process is kept for a task that another runner still has. It is the protocol's.
+	keepForGrant = time.Minute
 	// stopLadder bounds the steps by which a process is stopped; it is killed then.
 	stopLadder = 30 * time.Second
 )

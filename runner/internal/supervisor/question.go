@@ -52,6 +52,8 @@ func (s *Supervisor) answer(e any, err func() error) {
 		s.session.AnswerReadOffsets(e.ID, nil, err())
 	case *session.AlterOffsets:
 		s.session.AnswerAlterOffsets(e.ID, err())
+	case *session.WarmUp:
+		s.session.AnswerWarmUp(e.ID, err())
 	}
 }
 
@@ -70,5 +72,7 @@ func (s *Supervisor) answerInTime(ctx context.Context, e any) {
 		s.session.AnswerReadOffsets(e.ID, stored.All(), nil)
 	case *session.AlterOffsets:
 		s.session.AnswerAlterOffsets(e.ID, errors.New("this version can't change stored offsets"))
+	case *session.WarmUp:
+		s.session.AnswerWarmUp(e.ID, s.cfg.Validator.warmUp(ctx, e))
 	}
 }

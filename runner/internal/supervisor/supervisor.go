@@ -28,8 +28,11 @@ import (
 )
 
 const (
-	// drainAtEnd is how long all tasks together may drain when the runner stops.
+	// drainAtEnd is how long all tasks together may take to be handed over and to drain when the runner stops.
 	drainAtEnd = 20 * time.Second
+	// handOverSoon is how long a leader may take to say that it hands the tasks over, and handOverFor how long it may take for all. What is left then drains at once.
+	handOverSoon = 500 * time.Millisecond
+	handOverFor  = 10 * time.Second
 	// killAfter is how long an attempt may go on after it was told to end at once; its plugin is killed then.
 	killAfter = 30 * time.Second
 	// leaveAfter is how long the end of the runner waits for tasks that were told to end at once. It is longer than killAfter, the close of a producer and the stop of a plugin together.
@@ -74,6 +77,7 @@ type AnswerSession interface {
 	AnswerValidate(id session.RequestID, problems []source.Problem, err error)
 	AnswerReadOffsets(id session.RequestID, offsets []source.PartitionOffset, err error)
 	AnswerAlterOffsets(id session.RequestID, err error)
+	AnswerWarmUp(id session.RequestID, err error)
 }
 
 // Process is a plugin that runs; *pluginhost.Process is one.
@@ -133,7 +137,8 @@ type Supervisor struct {
 	plans    map[string]*planSlot
 	waiting  int // Questions that aren't answered yet.
 	stopping bool
-	live     int // Tasks and plans that have not ended.
+	handed   bool // A leader hands the tasks over, one by one.
+	live     int  // Tasks and plans that have not ended.
 }
 
 // New makes a Supervisor. It starts nothing.
@@ -182,17 +187,16 @@ func (s *Supervisor) loop(ctx, work context.Context) error {
 	return nil
 }
 
-// drainAll ends everything, in two stages.
+// drainAll ends everything. First the leader hands the tasks over, each when another runner is ready for it; what it hasn't taken back in time, or where no leader is, drains at once; what doesn't is abandoned.
 func (s *Supervisor) drainAll(work context.Context, abandon context.CancelCauseFunc) error {
 	s.stopping = true
 	s.session.Draining()
-	for _, t := range s.tasks {
-		t.drain(drainAtEnd+leaveAfter, "the runner is stopping") // The first stage below ends it sooner.
-	}
 	for _, p := range s.plans {
 		p.stop()
 	}
-	stage, cancel := time.NewTimer(drainAtEnd), time.NewTimer(drainAtEnd+leaveAfter)
+	begun := time.Now()
+	over, stage, cancel := time.NewTimer(handOverSoon), time.NewTimer(drainAtEnd), time.NewTimer(drainAtEnd+leaveAfter)
+	defer over.Stop()
 	defer stage.Stop()
 	defer cancel.Stop()
 	for s.live > 0 {
@@ -206,6 +210,12 @@ func (s *Supervisor) drainAll(work context.Context, abandon context.CancelCauseF
 		}
 		select {
 		case <-s.queue.wake:
+		case <-over.C:
+			if left := handOverFor - time.Since(begun); s.handed && left > 0 {
+				over.Reset(left)
+			} else {
+				s.drainTasks()
+			}
 		case <-stage.C:
 			abandon(errRunnerStops)
 		case <-cancel.C:
@@ -213,6 +223,13 @@ func (s *Supervisor) drainAll(work context.Context, abandon context.CancelCauseF
 		}
 	}
 	return nil
+}
+
+// drainTasks asks every task to drain; the end of the first stage ends those that don't.
+func (s *Supervisor) drainTasks() {
+	for _, t := range s.tasks {
+		t.drain(drainAtEnd+leaveAfter, "the runner is stopping")
+	}
 }
 
 // handle handles one event. It never blocks.
@@ -236,7 +253,9 @@ func (s *Supervisor) handle(work context.Context, e any) error {
 		s.taskSetRefused(e)
 	case *planOver:
 		s.planOver(work, e)
-	case *session.Validate, *session.ReadOffsets, *session.AlterOffsets:
+	case *session.Drain:
+		s.handed = s.stopping && !e.Undo
+	case *session.Validate, *session.ReadOffsets, *session.AlterOffsets, *session.WarmUp:
 		s.question(work, e)
 	case questionOver:
 		s.waiting--

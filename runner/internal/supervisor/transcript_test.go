@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestTranscripts replays what a coordinator and the world do to a supervisor, and compares what it does. Each file is one runner's life, in a bubble of its own; times in it are fake.
 //
-// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter (the coordinator's) · end, end-crashed (with the error of its process), panic, report (an attempt's) · crash (a plugin's) · plugins (versions of what is found on disk) · tasks, plan-ends (a plan's) ·
+// Commands: grant, revoke, lost, plan, stop-plan, refused, validate, offsets, alter, warm-up, drain (the coordinator's) · end, end-crashed (with the error of its process), panic, report (an attempt's) · crash (a plugin's) · plugins (versions of what is found on disk) · tasks, plan-ends (a plan's) ·
 // wait, shutdown (time and the operator's).
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -213,6 +213,10 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		<-time.After(span)
+	case "warm-up":
+		deliver(&session.WarmUp{Connector: connector, Plugin: plugin})
+	case "drain":
+		deliver(&session.Drain{Undo: d.HasArg("undo")})
 	case "shutdown":
 		w.stop()
 	case "finished":
@@ -409,6 +413,10 @@ func (f *fakeSession) AnswerValidate(_ session.RequestID, problems []source.Prob
 
 func (f *fakeSession) AnswerReadOffsets(_ session.RequestID, offsets []source.PartitionOffset, err error) {
 	f.say("offsets: error %v, %s", err, offsets)
+}
+
+func (f *fakeSession) AnswerWarmUp(_ session.RequestID, err error) {
+	(*world)(f).say("warmed up: %v", err)
 }
 
 func (f *fakeSession) AnswerAlterOffsets(_ session.RequestID, err error) {

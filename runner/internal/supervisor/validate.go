@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/settings"
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
@@ -82,6 +83,20 @@ func (v *Validator) ask(ctx context.Context, connector string, plugin Plugin, ty
 		return nil, err
 	}
 	return said, nil
+}
+
+// warmUp has a connector's plugin running for a grant that may come.
+func (v *Validator) warmUp(ctx context.Context, e *session.WarmUp) error {
+	plugin, _, err := v.catalogue.find(e.Plugin)
+	if err != nil {
+		return err
+	}
+	proc, err := v.processes.acquire(ctx, e.Connector, plugin)
+	if err != nil {
+		return err
+	}
+	proc.release(keepForGrant)
+	return nil
 }
 
 // problemOf is a plugin's error as a problem.
