@@ -272,3 +272,54 @@ func visible(t *testing.T, bootstrap, topic string) (seen int) {
 	}
 	return seen
 }
+
+// BenchmarkIdleRunner is the CPU time of a runner whose one task has nothing to do: without metrics, with them, and with a scrape each second, fifteen times as often as Prometheus asks.
+func BenchmarkIdleRunner(b *testing.B) {
+	const over = 20 * time.Second
+	for _, scraped := range []string{"off", "on", "scraped"} {
+		b.Run(scraped, func(b *testing.B) {
+			bed := harness.New(b, "idle", harness.Kfake(b))
+			harness.CreateTopic(b, bed.Bootstrap, "idle-numbers", 1)
+			bed.StartCoordinator()
+			address := harness.FreeAddress(b)
+			var args []string
+			if scraped != "off" {
+				args = []string{"--metrics-listen", address}
+			}
+			runner := bed.StartRunner("runner", nil, args...)
+			bed.Create("numbers", numbers{topic: "idle-numbers", count: 10, partitions: 1, tasks: 1, transaction: 10}.config())
+			bed.AwaitCaughtUp(time.Minute, "numbers")
+			settled := time.After(6 * time.Second) // What an attempt does in its first seconds is over.
+			<-settled
+			var spent time.Duration
+			for b.Loop() {
+				before, err := process.CPU(runner.PID())
+				if err != nil {
+					b.Fatal(err)
+				}
+				end, tick := time.After(over), time.NewTicker(time.Second)
+				for wait := true; wait; {
+					select {
+					case <-tick.C:
+						if scraped != "scraped" {
+							continue
+						}
+						if _, err := scrape(b.Context(), address); err != nil {
+							b.Fatal(err)
+						}
+					case <-end:
+						wait = false
+					}
+				}
+				tick.Stop()
+				after, err := process.CPU(runner.PID())
+				if err != nil {
+					b.Fatal(err)
+				}
+				spent += after - before
+			}
+			b.ReportMetric(float64(spent.Milliseconds())/(over.Seconds()*float64(b.N)), "cpu-ms/s")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
