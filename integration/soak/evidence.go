@@ -40,12 +40,14 @@ type evidence struct {
 	events []*event
 	// holders are the runners that hold each task, by connector and task.
 	holders map[string]string
+	// joined are the runners that have had a session.
+	joined map[string]bool
 	// rewinds counts ended attempts by cause.
 	rewinds map[string]int
 }
 
 func newEvidence() *evidence {
-	return &evidence{holders: map[string]string{}, rewinds: map[string]int{}}
+	return &evidence{holders: map[string]string{}, joined: map[string]bool{}, rewinds: map[string]int{}}
 }
 
 // line is what is read of a line of a log.
@@ -125,6 +127,12 @@ func (e *evidence) read(member string, at time.Time, l *line) {
 			return // the first grant is no move
 		}
 	case "lost the coordinator":
+		next.what = dropped
+	case "joined the cluster":
+		if !e.joined[member] {
+			e.joined[member] = true
+			return // the first session is no new one
+		}
 		next.what = dropped
 	case "connector event":
 		runner, after, _ := strings.Cut(strings.TrimPrefix(l.Text, "runner "), " disconnected")
