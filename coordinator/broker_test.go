@@ -155,12 +155,12 @@ func realLook(t *testing.T, broker *kafka.Broker) {
 	ids := []string{"fencepost.c.look.0", "fencepost.c.look.1"}
 	own, other := producer(t, broker.AdminAddr, ids[0]), producer(t, broker.AdminAddr, "somebody-else")
 	for range 20 { // Open, being committed and just committed are no hangs.
-		if hanging, err := p.Look(t.Context(), []string{out}, ids); err != nil || len(hanging) != 0 {
+		if hanging, err := p.Look(t.Context(), []string{out}, map[uint32]string{0: ids[0], 1: ids[1]}, nil); err != nil || len(hanging) != 0 {
 			t.Fatalf("%v, %v", hanging, err)
 		}
 		committed := make(chan error, 1)
 		go func() { committed <- own.EndTransaction(context.Background(), kgo.TryCommit) }()
-		if hanging, err := p.Look(t.Context(), []string{out}, ids); err != nil || len(hanging) != 0 {
+		if hanging, err := p.Look(t.Context(), []string{out}, map[uint32]string{0: ids[0], 1: ids[1]}, nil); err != nil || len(hanging) != 0 {
 			t.Fatalf("%v, %v", hanging, err)
 		}
 		if err := <-committed; err != nil {

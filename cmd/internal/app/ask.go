@@ -37,7 +37,7 @@ func (c *client) ask(ctx context.Context, do request) (unsure bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var since time.Time // when it was first found that nobody leads
-	var before answer // the last time
+	var before answer   // the last time
 	for {
 		best := c.askAll(ctx, do)
 		first := since.IsZero()

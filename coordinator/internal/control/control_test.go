@@ -44,6 +44,8 @@ func (m memory) StartRound(r state.StartRound) {
 func (memory) CancelRound(state.CancelRound)   {}
 func (memory) PrepareID(state.PrepareID)       {}
 func (memory) Look(state.Look)                 {}
+func (memory) Heal(state.Heal)                 {}
+func (memory) HealOn(state.HealOn)             {}
 func (memory) Send(state.Send)                 {}
 func (memory) CloseSession(state.CloseSession) {}
 

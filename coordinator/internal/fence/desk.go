@@ -3,8 +3,6 @@ package fence
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +15,7 @@ const lookBudget = 10 * time.Second
 var errCancelled = errors.New("a newer round takes its place")
 
 // Desk carries out what one leader's loop asks for. Its methods never block; outcomes come back as events. Operations on one id are carried out one after another in the order of the calls, each with its
-// event before the next begins: a late initialisation for an old lease never hits the producer of a newer one, and a newer decision is never told before an older one. How much is waiting is bounded by what the loop asks for: one round a connector, one start and one look a lease.
+// event before the next begins: a late initialisation for an old lease never hits the producer of a newer one, and a newer decision is never told before an older one. How much is waiting is bounded by what the loop asks for: one round a connector, one start and one look a lease, one heal an id.
 type Desk struct {
 	fencer *Fencer
 	submit func(context.Context, state.Event) error
@@ -29,6 +27,7 @@ type Desk struct {
 	mu     sync.Mutex
 	tails  map[string]chan struct{} // closed when the newest operation on an id is over
 	rounds map[round]context.CancelCauseFunc
+	noted  map[healKey]chan struct{} // closed when the note of a heal is in the log
 }
 
 type round struct {
@@ -39,7 +38,7 @@ type round struct {
 // NewDesk makes a Desk that submits outcomes.
 func NewDesk(fencer *Fencer, submit func(context.Context, state.Event) error) *Desk {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	return &Desk{fencer: fencer, submit: submit, ctx: ctx, cancel: cancel, tails: map[string]chan struct{}{}, rounds: map[round]context.CancelCauseFunc{}}
+	return &Desk{fencer: fencer, submit: submit, ctx: ctx, cancel: cancel, tails: map[string]chan struct{}{}, rounds: map[round]context.CancelCauseFunc{}, noted: map[healKey]chan struct{}{}}
 }
 
 // Run waits for ctx to end, ends everything and waits for it. The methods must not be called after that.
@@ -172,7 +171,7 @@ func (d *Desk) Look(l state.Look) {
 	d.wait.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, lookBudget)
 		defer cancel()
-		hanging, err := d.fencer.Look(ctx, l.Topics, slices.Sorted(maps.Values(l.IDs)))
+		hanging, err := d.fencer.Look(ctx, l.Topics, l.IDs, l.Producers)
 		if ended(d.ctx) {
 			return
 		}

@@ -1,13 +1,16 @@
-// Package fence makes transactional ids unable to commit for whoever holds them, and looks for transactions that Kafka left hanging.
+// Package fence makes transactional ids unable to commit for whoever holds them, and finds and ends transactions that Kafka left hanging.
 //
 // Taking an id (Fencer.Take) is: note its last decision by DescribeTransactions, send a bare InitProducerId (producer id and epoch -1), and begin again with the note unless the broker answered `ok`. Only `ok`
 // means that nobody else can commit under the id: CONCURRENT_TRANSACTIONS may have fenced nobody. Each attempt is one request on the wire, never repeated by the client, and each is preceded by a note of
 // its own (I3): a decision seen before an earlier attempt may be older than the transaction which that attempt ended.
 //
-// Desk does this for the coordinator's loop: rounds over many ids in parallel (I2), single ids before a start (I3), and looks at partitions. What can be retried is retried until it is done or not
-// wanted any more, so a round is never failed by a busy broker; a missing right is an answer for people. It never heals a hanging transaction, never aborts or commits one, and keeps nothing across leaders.
+// Desk does this for the coordinator's loop: rounds over many ids in parallel (I2), single ids before a start (I3), looks at partitions, and heals. What can be retried is retried until it is done or not
+// wanted any more, so a round is never failed by a busy broker; a missing right is an answer for people. It keeps nothing across leaders.
 //
-// Read next: take.go, then classify.go, which says what each error means, then look.go.
+// A hanging transaction is ended only in the direction that is proven (prove.go), by a marker or, where the right for that is missing, by an empty transaction of the id whose note is in the config log before it begins (heal.go,
+// healing.go). The broker never objects to the wrong direction, which deletes what was committed or publishes what was aborted: what isn't proven is left, and named.
+//
+// Read next: take.go, then classify.go, which says what each error means, then look.go, prove.go and healing.go. watch.go looks every so often.
 package fence
 
 import (

@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
-	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
 )
 
 // maxHanging is how many partitions a look names; more say no more.
@@ -19,34 +18,58 @@ const maxHanging = 100
 
 // open is an open transaction on a partition, as the partition's leader sees it.
 type open struct {
-	topic     string
-	partition int32
-	producer  int64
-	epoch     int16
-	start     int64
+	topic       string
+	partition   int32
+	producer    int64
+	epoch       int16
+	coordinator int32
+	start       int64
 }
 
-// Look finds the partitions of topics that a finished transaction of one of the ids still holds: no marker will ever come, readers wait for ever, and the id's next transaction there would decide the old one.
+func (o open) hang(id string) state.Hang {
+	return state.Hang{ID: id, Topic: o.topic, Partition: o.partition, ProducerID: o.producer, ProducerEpoch: o.epoch, CoordinatorEpoch: o.coordinator, Start: o.start}
+}
+
+// owners has the ids of one name, and the producer ids that are known to have been theirs beside those that they have now.
+type owners struct {
+	ids   []string
+	known map[int64]string
+}
+
+func ownersOf(ids map[uint32]string, producers map[uint32]int64) owners {
+	o := owners{known: map[int64]string{}}
+	for _, task := range slices.Sorted(maps.Keys(ids)) {
+		o.ids = append(o.ids, ids[task])
+		if producer, ok := producers[task]; ok {
+			o.known[producer] = ids[task]
+		}
+	}
+	return o
+}
+
+// Look finds the partitions of topics that a finished transaction of one of the ids still holds: no marker will ever come, readers wait for ever, and the id's next transaction there would decide the old one. producers are the
+// producer ids that the ids are known to have had, by task like the ids.
 //
 // A partition whose last stable offset is at the high watermark is free. Where it isn't, DescribeProducers names the producers with an open transaction. One of ours counts only if the transaction coordinator says that its
 // id has none, and the partition's leader, asked again after that, still shows the same one: a transaction that was just being committed has its markers before the coordinator calls it complete.
-// Open transactions of other producers are none of ours. Topics that don't exist any more hang nowhere.
-func (f *Fencer) Look(ctx context.Context, topics []string, ids []string) ([]*runnerv1.HangingPartition, error) {
+// Open transactions of other producers are none of ours. Topics that don't exist any more hang nowhere. With an error, what was found is true, and there may be more.
+func (f *Fencer) Look(ctx context.Context, topics []string, ids map[uint32]string, producers map[uint32]int64) ([]state.Hang, error) {
 	if len(topics) == 0 || len(ids) == 0 {
 		return nil, nil
 	}
 	admin := kadm.NewClient(f.direct.Client())
-	behind, err := lagging(ctx, admin, topics)
-	if err != nil || len(behind) == 0 {
-		return nil, err
+	behind, trouble := lagging(ctx, admin, topics)
+	if len(behind) == 0 {
+		return nil, trouble
 	}
 	seen, err := openOn(ctx, admin, behind)
-	if err != nil || len(seen) == 0 {
-		return nil, err
+	trouble = errors.Join(trouble, err)
+	if len(seen) == 0 {
+		return nil, trouble
 	}
-	finished, err := finishedProducers(ctx, admin, ids)
+	finished, err := finishedProducers(ctx, admin, ownersOf(ids, producers))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(trouble, err)
 	}
 	suspects := kadm.TopicsSet{}
 	for o := range seen {
@@ -55,39 +78,22 @@ func (f *Fencer) Look(ctx context.Context, topics []string, ids []string) ([]*ru
 		}
 	}
 	if len(suspects) == 0 {
-		return nil, nil
+		return nil, trouble
 	}
 	still, err := openOn(ctx, admin, suspects)
-	if err != nil {
-		return nil, err
-	}
-	var hanging []*runnerv1.HangingPartition
-	for _, o := range slices.SortedFunc(maps.Keys(still), compareOpen) {
+	trouble = errors.Join(trouble, err)
+	var hanging []state.Hang
+	for o := range still {
 		id, ours := finished[o.producer]
-		if _, same := seen[o]; ours && same && len(hanging) < maxHanging {
-			hanging = append(hanging, &runnerv1.HangingPartition{Topic: o.topic, Partition: o.partition, TransactionalId: id, Advice: advice(o, id)})
+		if _, same := seen[o]; ours && same {
+			hanging = append(hanging, o.hang(id))
 		}
 	}
-	return hanging, nil
+	state.SortHangs(hanging)
+	return hanging[:min(len(hanging), maxHanging)], trouble
 }
 
-func advice(o open, id string) string {
-	return fmt.Sprintf("partition %d of topic %q is held since offset %d by a transaction of %q (producer id %d, epoch %d) that the transaction coordinator calls finished. "+
-		"Find out in __transaction_state whether it was committed or aborted, then write that marker; `kafka-transactions.sh abort` is right only where it was aborted, otherwise it deletes the records",
-		o.partition, o.topic, o.start, id, o.producer, o.epoch)
-}
-
-func compareOpen(a, b open) int {
-	if a.topic != b.topic {
-		if a.topic < b.topic {
-			return -1
-		}
-		return 1
-	}
-	return int(a.partition) - int(b.partition)
-}
-
-// lagging has the partitions whose last stable offset is behind the high watermark.
+// lagging has the partitions whose last stable offset is behind the high watermark. With an error there may be more.
 func lagging(ctx context.Context, admin *kadm.Client, topics []string) (kadm.TopicsSet, error) {
 	ends, err := admin.ListEndOffsets(ctx, topics...)
 	if err != nil {
@@ -98,17 +104,16 @@ func lagging(ctx context.Context, admin *kadm.Client, topics []string) (kadm.Top
 		return nil, fmt.Errorf("list last stable offsets: %w", err)
 	}
 	behind := kadm.TopicsSet{}
-	for _, listed := range []kadm.ListedOffsets{ends, stable} {
-		if err := firstError(listed); err != nil {
-			return nil, err
-		}
-	}
 	ends.Each(func(end kadm.ListedOffset) {
 		if lso, ok := stable.Lookup(end.Topic, end.Partition); ok && end.Err == nil && lso.Err == nil && lso.Offset < end.Offset {
 			behind.Add(end.Topic, end.Partition)
 		}
 	})
-	return behind, nil
+	trouble := firstError(ends)
+	if trouble == nil {
+		trouble = firstError(stable)
+	}
+	return behind, trouble
 }
 
 func firstError(listed kadm.ListedOffsets) error {
@@ -126,40 +131,41 @@ func firstError(listed kadm.ListedOffsets) error {
 	return err
 }
 
-// openOn has the open transactions on partitions.
+// openOn has the open transactions on partitions. With an error there may be more.
 func openOn(ctx context.Context, admin *kadm.Client, partitions kadm.TopicsSet) (map[open]struct{}, error) {
 	described, err := admin.DescribeProducers(ctx, partitions)
 	if err != nil {
 		return nil, fmt.Errorf("describe producers: %w", err)
 	}
 	found := map[open]struct{}{}
+	var trouble error
 	for _, topic := range described {
 		for _, partition := range topic.Partitions {
 			switch {
 			case errors.Is(partition.Err, kerr.UnknownTopicOrPartition):
 				continue
 			case errors.Is(partition.Err, kerr.TopicAuthorizationFailed):
-				return nil, fmt.Errorf("the coordinator may not see the producers of topic %q: grant its user the right Read on it: %w", partition.Topic, partition.Err)
+				trouble = fmt.Errorf("the coordinator may not see the producers of topic %q: grant its user the right Read on it: %w", partition.Topic, partition.Err)
 			case partition.Err != nil:
-				return nil, fmt.Errorf("describe producers of partition %d of topic %q: %w", partition.Partition, partition.Topic, partition.Err)
+				trouble = fmt.Errorf("describe producers of partition %d of topic %q: %w", partition.Partition, partition.Topic, partition.Err)
 			}
 			for _, p := range partition.ActiveProducers {
 				if p.CurrentTxnStartOffset >= 0 {
-					found[open{partition.Topic, partition.Partition, p.ProducerID, p.ProducerEpoch, p.CurrentTxnStartOffset}] = struct{}{}
+					found[open{partition.Topic, partition.Partition, p.ProducerID, p.ProducerEpoch, p.CoordinatorEpoch, p.CurrentTxnStartOffset}] = struct{}{}
 				}
 			}
 		}
 	}
-	return found, nil
+	return found, trouble
 }
 
-// finishedProducers maps the producer id of each id that has no transaction, as its coordinator says, to the id.
-func finishedProducers(ctx context.Context, admin *kadm.Client, ids []string) (map[int64]string, error) {
-	described, err := admin.DescribeTransactions(ctx, ids...)
+// finishedProducers maps each producer id to the id whose it is or was, where that has no transaction now, as its coordinator says. A producer id that the id doesn't have any more is finished for good.
+func finishedProducers(ctx context.Context, admin *kadm.Client, o owners) (map[int64]string, error) {
+	described, err := admin.DescribeTransactions(ctx, o.ids...)
 	if err != nil {
 		return nil, fmt.Errorf("describe transactions: %w", err)
 	}
-	finished := map[int64]string{}
+	finished := maps.Clone(o.known)
 	for _, d := range described {
 		switch {
 		case errors.Is(d.Err, kerr.TransactionalIDNotFound):
@@ -167,6 +173,8 @@ func finishedProducers(ctx context.Context, admin *kadm.Client, ids []string) (m
 			return nil, fmt.Errorf("describe the transactions of %q: %w", d.TxnID, d.Err)
 		case outcome(d.State) != state.OutcomeUnknown:
 			finished[d.ProducerID] = d.TxnID
+		default:
+			delete(finished, d.ProducerID)
 		}
 	}
 	return finished, nil

@@ -11,6 +11,15 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
+// idsOf numbers ids as tasks.
+func idsOf(ids ...string) map[uint32]string {
+	numbered := map[uint32]string{}
+	for i, id := range ids {
+		numbered[uint32(i)] = id
+	}
+	return numbered
+}
+
 // producerID asks the fake cluster for an id's producer id.
 func (b *bed) producerID(t *testing.T, cl *kgo.Client) int64 {
 	t.Helper()
@@ -43,17 +52,17 @@ func TestALookFindsOwnFinishedTransactionsOnly(t *testing.T) {
 	change := b.calling(map[string]string{"sibling": "Ongoing"}, producers)
 	for _, finished := range []string{"Empty", "CompleteCommit", "CompleteAbort"} {
 		change("own", finished)
-		hanging, err := b.Look(t.Context(), []string{topic, "gone"}, []string{"own", "sibling"})
+		hanging, err := b.Look(t.Context(), []string{topic, "gone"}, idsOf("own", "sibling"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(hanging) != 1 || hanging[0].GetTopic() != topic || hanging[0].GetPartition() != 0 || hanging[0].GetTransactionalId() != "own" || hanging[0].GetAdvice() == "" {
+		if want := (state.Hang{ID: "own", Topic: topic, ProducerID: producers["own"]}); len(hanging) != 1 || hanging[0] != want {
 			t.Fatalf("%s: hanging %v", finished, hanging)
 		}
 	}
 	change("own", "PrepareCommit")
 	change("sibling", "PrepareAbort")
-	if hanging, err := b.Look(t.Context(), []string{topic}, []string{"own", "sibling"}); err != nil || len(hanging) != 0 {
+	if hanging, err := b.Look(t.Context(), []string{topic}, idsOf("own", "sibling"), nil); err != nil || len(hanging) != 0 {
 		t.Fatalf("a commit that goes on is no hang: %v, %v", hanging, err)
 	}
 }
@@ -66,7 +75,7 @@ func TestALookAtFreePartitionsAsksNobodyElse(t *testing.T) {
 	}
 	b.answer(-1, kmsg.NewPtrDescribeProducersRequest(), func(kmsg.Request, kmsg.Response) { t.Error("asked for producers") })
 	for _, topics := range [][]string{{topic}, {"gone"}, nil} {
-		if hanging, err := b.Look(t.Context(), topics, []string{"own"}); err != nil || len(hanging) != 0 {
+		if hanging, err := b.Look(t.Context(), topics, idsOf("own"), nil); err != nil || len(hanging) != 0 {
 			t.Fatalf("%v: %v, %v", topics, hanging, err)
 		}
 	}
@@ -94,7 +103,7 @@ func TestATransactionThatJustEndedIsNoHang(t *testing.T) {
 		<-asked
 		committed <- cl.EndTransaction(context.Background(), kgo.TryCommit)
 	}()
-	if hanging, err := b.Look(t.Context(), []string{topic}, []string{"own"}); err != nil || len(hanging) != 0 {
+	if hanging, err := b.Look(t.Context(), []string{topic}, idsOf("own"), nil); err != nil || len(hanging) != 0 {
 		t.Fatalf("hanging %v, %v", hanging, err)
 	}
 }

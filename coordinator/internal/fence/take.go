@@ -26,9 +26,14 @@ type Taken struct {
 
 // Take initialises id, again and again until the broker answers `ok`, ctx ends, or the broker refuses for good: then the error is a *Refused.
 func (f *Fencer) Take(ctx context.Context, id string) (Taken, error) {
+	return f.take(ctx, id, f.timeout)
+}
+
+// take is Take with the time-out of the transactions that follow.
+func (f *Fencer) take(ctx context.Context, id string, timeout time.Duration) (Taken, error) {
 	began, warned := time.Now(), time.Now()
 	for attempt := 0; ; attempt++ {
-		taken, err := f.attempt(ctx, id)
+		taken, err := f.attempt(ctx, id, timeout)
 		if err == nil {
 			return taken, nil
 		}
@@ -50,7 +55,7 @@ func (f *Fencer) Take(ctx context.Context, id string) (Taken, error) {
 }
 
 // attempt is one note and one initialisation.
-func (f *Fencer) attempt(ctx context.Context, id string) (Taken, error) {
+func (f *Fencer) attempt(ctx context.Context, id string, timeout time.Duration) (Taken, error) {
 	// A slot is held for one attempt: ids that have to be tried for long hold nobody up.
 	if err := f.slots.Acquire(ctx, 1); err != nil {
 		return Taken{}, err
@@ -61,7 +66,7 @@ func (f *Fencer) attempt(ctx context.Context, id string) (Taken, error) {
 	if err != nil {
 		return Taken{}, err
 	}
-	resp, err := f.init(ctx, id, f.timeout)
+	resp, err := f.init(ctx, id, timeout)
 	if err != nil {
 		return Taken{}, err
 	}
@@ -127,9 +132,10 @@ func outcome(described string) state.Outcome {
 	return state.OutcomeUnknown
 }
 
-// States of DescribeTransactions: in the first three no transaction is open, in the others one is being ended.
+// States of DescribeTransactions. In Empty and both Complete ones no transaction is open, in the Prepare ones one is being ended.
 const (
 	stateEmpty         = "Empty"
+	stateOngoing       = "Ongoing"
 	stateCommitted     = "CompleteCommit"
 	stateAborted       = "CompleteAbort"
 	statePrepareCommit = "PrepareCommit"

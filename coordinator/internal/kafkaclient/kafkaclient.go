@@ -128,6 +128,7 @@ func versions() *kversion.Versions {
 	v.SetMaxKeyVersion(0, 11) // Produce
 	v.SetMaxKeyVersion(24, 3) // AddPartitionsToTxn
 	v.SetMaxKeyVersion(26, 3) // EndTxn
+	v.SetMaxKeyVersion(27, 1) // WriteTxnMarkers: later ones tell of that protocol
 	return v
 }
 

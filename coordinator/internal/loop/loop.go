@@ -31,6 +31,8 @@ type Fencer interface {
 	CancelRound(state.CancelRound)
 	PrepareID(state.PrepareID)
 	Look(state.Look)
+	Heal(state.Heal)
+	HealOn(state.HealOn)
 }
 
 // Sender passes messages to runners. Its methods never block: a session that is gone or whose queue is full is closed, and SessionClosed is submitted.

@@ -80,6 +80,8 @@ func (s *shell) StartRound(e state.StartRound)   { s.note("round %s", e.Connecto
 func (s *shell) CancelRound(e state.CancelRound) { s.note("cancel %s", e.Connector) }
 func (s *shell) PrepareID(e state.PrepareID)     { s.note("prepare %s", e.ID) }
 func (s *shell) Look(e state.Look)               { s.note("look %s", e.Lease) }
+func (s *shell) Heal(e state.Heal)               { s.note("heal %s", e.ID) }
+func (s *shell) HealOn(e state.HealOn)           { s.note("heal on %s", e.Connector) }
 func (s *shell) CloseSession(e state.CloseSession) {
 	s.note("close %d", e.Session)
 }

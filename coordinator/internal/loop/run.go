@@ -164,6 +164,10 @@ func (l *Loop) carryOut(effect state.Effect) {
 		l.shell.Fencer.PrepareID(e)
 	case state.Look:
 		l.shell.Fencer.Look(e)
+	case state.Heal:
+		l.shell.Fencer.Heal(e)
+	case state.HealOn:
+		l.shell.Fencer.HealOn(e)
 	case state.Reply:
 		if answer := l.asked[e.ID]; answer != nil {
 			delete(l.asked, e.ID)

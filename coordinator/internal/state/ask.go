@@ -31,6 +31,8 @@ func (s *State) ask(e Asked) {
 		s.drainRunner(e.ID, op)
 	case RaiseLevel:
 		s.raiseLevel(e.ID, op)
+	case EndTransaction:
+		s.endTransaction(e.ID, op)
 	default:
 		panic(fmt.Sprintf("operation %T", e.Op))
 	}

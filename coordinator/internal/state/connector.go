@@ -36,6 +36,7 @@ type connector struct {
 	tasks           []TaskSpec
 	leases          map[uint32]*lease
 	decisions       map[uint32]*idRecord
+	notes           map[uint32]*HealNote
 	claimed         map[string]*claimRecord // partitions claimed while running, by the hash in their key
 
 	// Derived from the records.
@@ -51,6 +52,8 @@ type connector struct {
 	last     map[uint32]string    // the runner that had the task last
 	moved    map[uint32]time.Time // when the task was last moved for balance
 	waits    []wait
+	healing  map[uint32]*healing
+	stuck    map[Hang]struct{} // hangs that a person has to deal with
 	happened []Happening
 	round    *round
 	refusal  string    // why the last round was refused for good
@@ -122,7 +125,7 @@ func (s *State) named(name string) *connector {
 	c := s.connectors[name]
 	if c == nil {
 		c = &connector{
-			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, claimed: map[string]*claimRecord{},
+			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, notes: map[uint32]*HealNote{}, healing: map[uint32]*healing{}, stuck: map[Hang]struct{}{}, claimed: map[string]*claimRecord{},
 			statuses: map[uint32]*status{}, errors: map[uint32]LastError{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{},
 			moved: map[uint32]time.Time{},
 		}

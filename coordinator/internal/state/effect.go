@@ -75,9 +75,44 @@ type Look struct {
 	Lease     Lease
 	// Topics that the connector has written, the offsets topic among them, sorted.
 	Topics []string
-	// IDs of the connector, by task; and what is known of their last decisions.
+	// IDs of the connector, by task, and the producer ids that the log knows of them.
 	IDs       map[uint32]string
-	Decisions map[uint32]Decision
+	Producers map[uint32]int64
+}
+
+// Heal asks the Fencer to end the hanging transactions of one id, each in the direction that is proven; answered by Healed, with HealPrepared and HealOn before where an empty transaction of the id is needed. It takes its
+// turn among the other operations on the id, and keeps it to the end.
+type Heal struct {
+	Connector string
+	Task      uint32
+	// Seq grows with each Heal of this leader.
+	Seq     uint64
+	ID      string
+	Hanging []Hang
+	// Noted is the id's last decision, where it proves anything; otherwise its outcome is OutcomeUnknown.
+	Noted Decision
+	// Note, where set, is of an empty transaction that an earlier leader began: it is ended by the note, and nothing is initialised before.
+	Note *HealNote
+
+	// A user's: Topics is where to look first, Only the one partition that is meant, Force the direction of what can't be proven, Live that an open transaction is aborted, too.
+	Topics    []string
+	Producers map[uint32]int64
+	Only      *TopicPartition
+	Force     Outcome
+	Live      bool
+}
+
+// TopicPartition is one partition.
+type TopicPartition struct {
+	Topic     string
+	Partition int32
+}
+
+// HealOn says that the note of a Heal is in the log: it may go on.
+type HealOn struct {
+	Connector string
+	Task      uint32
+	Seq       uint64
 }
 
 // Reply answers Asked. Exactly one of Result and Err counts: Result where Err is nil.
@@ -103,5 +138,7 @@ func (StartRound) effect()   {}
 func (CancelRound) effect()  {}
 func (PrepareID) effect()    {}
 func (Look) effect()         {}
+func (Heal) effect()         {}
+func (HealOn) effect()       {}
 func (Reply) effect()        {}
 func (Happening) effect()    {}

@@ -83,10 +83,44 @@ type Looked struct {
 	Session   SessionID
 	RequestID uint64
 	Lease     Lease
-	// Hanging partitions that could not be healed.
-	Hanging []*runnerv1.HangingPartition
-	// Failed, where set, says why the look could not be done; it may be asked again.
+	// Hanging is what was found.
+	Hanging []Hang
+	// Failed, where set, says why the look could not be done, or not everywhere; it may be asked again.
 	Failed string
+}
+
+// Found says what the coordinator's own look found. Where it found nothing it says nothing.
+type Found struct {
+	Connector string
+	Hanging   []Hang
+}
+
+// HealPrepared asks for the note of an empty transaction to be put into the log; answered by HealOn. The id was initialised for it.
+type HealPrepared struct {
+	Connector string
+	Task      uint32
+	// Seq is Heal's.
+	Seq  uint64
+	Note HealNote
+	// Last is what was seen of the id before the attempt that was answered `ok`.
+	Last Decision
+}
+
+// Healed answers Heal.
+type Healed struct {
+	Connector string
+	Task      uint32
+	Seq       uint64
+	Mended    []Mended
+	// Left are the partitions that still hang, and whose direction isn't proven, or for which a right is missing: only a person can go on.
+	Left []*runnerv1.HangingPartition
+	// Failed, where set, says why it could not be done now; it may be asked again.
+	Failed string
+	// Fenced: the id was initialised, so whoever held it has to start again. Last is then what was seen before, where it isn't in the log yet.
+	Fenced bool
+	Last   *Decision
+	// Aborted: an open transaction of the id was aborted, as a user asked.
+	Aborted bool
 }
 
 // CoordinatorsChanged says which coordinators take part in the election.
@@ -106,6 +140,9 @@ func (RoundDone) event()     {}
 func (RoundFailed) event()   {}
 func (IDPrepared) event()    {}
 func (Looked) event()        {}
+func (Found) event()         {}
+func (HealPrepared) event()  {}
+func (Healed) event()        {}
 
 func (CoordinatorsChanged) event() {}
 func (Doubted) event()             {}

@@ -2,7 +2,6 @@ package state
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/names"
@@ -152,46 +151,7 @@ func (s *State) look(r *runner, m *runnerv1.Look) {
 		s.answerLook(r.session, &runnerv1.LookAnswer{RequestId: m.GetRequestId(), Refused: refused})
 		return
 	}
-	c := s.connectors[lease.Connector]
-	look := Look{
-		Session: r.session, RequestID: m.GetRequestId(), Lease: lease,
-		Topics: slices.Clone(c.topics.Topics), IDs: map[uint32]string{}, Decisions: map[uint32]Decision{},
-	}
-	if c.topics.OffsetsTopic != "" && !slices.Contains(look.Topics, c.topics.OffsetsTopic) {
-		look.Topics = append(look.Topics, c.topics.OffsetsTopic)
-		slices.Sort(look.Topics)
-	}
-	for task := range c.IDs {
-		look.IDs[task] = names.TransactionalID(s.options.Cluster, c.name, task)
-	}
-	for task, d := range c.decisions {
-		look.IDs[task] = names.TransactionalID(s.options.Cluster, c.name, task)
-		look.Decisions[task] = d.Decision
-		if d.Used {
-			look.Decisions[task] = Decision{Outcome: OutcomeUnknown, ProducerID: d.ProducerID, ProducerEpoch: d.ProducerEpoch}
-		}
-	}
-	s.emit(look)
-}
-
-func (s *State) looked(e Looked) {
-	r := s.sessions[e.Session]
-	if r == nil {
-		return
-	}
-	answer := &runnerv1.LookAnswer{RequestId: e.RequestID, Error: e.Failed, Hanging: e.Hanging}
-	if _, refused := s.holds(r, e.Lease); refused != "" {
-		s.answerLook(r.session, &runnerv1.LookAnswer{RequestId: e.RequestID, Refused: refused})
-		return
-	}
-	c := s.connectors[e.Lease.Connector]
-	for _, h := range e.Hanging {
-		s.happen(c, "task %d: partition %d of topic %s hangs by a transaction of %s", e.Lease.Task, h.GetPartition(), h.GetTopic(), h.GetTransactionalId())
-	}
-	if e.Failed == "" && len(e.Hanging) == 0 {
-		s.used(c, e.Lease.Task) // from here on it writes
-	}
-	s.answerLook(r.session, answer)
+	s.emit(s.lookFor(s.connectors[lease.Connector], looker{r.session, m.GetRequestId(), lease}))
 }
 
 func (s *State) answerLook(session SessionID, answer *runnerv1.LookAnswer) {

@@ -59,13 +59,25 @@ type RaiseLevel struct {
 	Coordinators []Coordinator
 }
 
-func (Create) op()  {}
-func (Apply) op()   {}
-func (Delete) op()  {}
-func (Pause) op()   {}
-func (Resume) op()  {}
-func (Stop) op()    {}
-func (Restart) op() {}
+// EndTransaction ends an id's transaction: a hanging one in the direction that was decided, an open one by fencing it. Refused while a task that runs holds the id; answered when it is done.
+type EndTransaction struct {
+	// Connector is the name that the id belongs to.
+	Connector string
+	ID        string
+	// Only, where set, is the one partition that is meant.
+	Only *TopicPartition
+	// Force is the direction of a hang whose own isn't proven, OutcomeCommitted or OutcomeAborted: the user knows. Empty is none.
+	Force Outcome
+}
+
+func (Create) op()         {}
+func (Apply) op()          {}
+func (Delete) op()         {}
+func (Pause) op()          {}
+func (Resume) op()         {}
+func (Stop) op()           {}
+func (Restart) op()        {}
+func (EndTransaction) op() {}
 
 func (DrainRunner) op() {}
 func (RaiseLevel) op()  {}
@@ -97,6 +109,9 @@ type Result struct {
 	Change    Change
 	// Restarted counts the tasks that Restart restarts.
 	Restarted int
+	// Mended are the hangs that EndTransaction ended, and Aborted says that it aborted an open transaction.
+	Mended  []Mended
+	Aborted bool
 }
 
 // Code is the kind of an Error.

@@ -28,11 +28,34 @@ func (m *sim) print(out *strings.Builder, e Effect) {
 	case PrepareID:
 		fmt.Fprintf(out, "fence %s for %s\n", e.ID, e.Lease)
 	case Look:
-		fmt.Fprintf(out, "look at %v for %s, decisions", e.Topics, e.Lease)
+		fmt.Fprintf(out, "look at %v for %s, producers", e.Topics, e.Lease)
 		for _, task := range sorted(e.IDs) {
-			fmt.Fprintf(out, " %d:%s", task, e.Decisions[task].Outcome)
+			if producer, known := e.Producers[task]; known {
+				fmt.Fprintf(out, " %d:%d", task, producer)
+			} else {
+				fmt.Fprintf(out, " %d:-", task)
+			}
 		}
 		fmt.Fprintln(out)
+	case Heal:
+		fmt.Fprintf(out, "heal %d of %s", e.Seq, e.ID)
+		for _, h := range e.Hanging {
+			fmt.Fprintf(out, ", %s/%d since %d", h.Topic, h.Partition, h.Start)
+		}
+		if e.Topics != nil {
+			fmt.Fprintf(out, ", look at %v", e.Topics)
+		}
+		if e.Note != nil {
+			fmt.Fprintf(out, ", ended by its note as %s under epoch %d", e.Note.Outcome, e.Note.ProducerEpoch)
+		} else if e.Noted.Outcome != OutcomeUnknown {
+			fmt.Fprintf(out, ", noted %s by %d under epoch %d", e.Noted.Outcome, e.Noted.ProducerID, e.Noted.ProducerEpoch)
+		}
+		if e.Force != "" {
+			fmt.Fprintf(out, ", forced %s", e.Force)
+		}
+		fmt.Fprintln(out)
+	case HealOn:
+		fmt.Fprintf(out, "heal %d of %s/%d goes on\n", e.Seq, e.Connector, e.Task)
 	case Reply:
 		if e.Err != nil {
 			fmt.Fprintf(out, "answer %d: %s\n", e.ID, e.Err.Text)
@@ -95,7 +118,11 @@ func printMessage(m *runnerv1.SessionResponse) string {
 	case *runnerv1.SessionResponse_ConfirmAnswer:
 		return answer("confirmed", "refused", b.ConfirmAnswer.GetRefused())
 	case *runnerv1.SessionResponse_LookAnswer:
-		return answer("looked", "refused", b.LookAnswer.GetRefused(), "error", b.LookAnswer.GetError())
+		text := answer("looked", "refused", b.LookAnswer.GetRefused(), "error", b.LookAnswer.GetError())
+		for _, h := range b.LookAnswer.GetHanging() {
+			text += fmt.Sprintf(", %s/%d hangs: %s", h.GetTopic(), h.GetPartition(), h.GetAdvice())
+		}
+		return text
 	case *runnerv1.SessionResponse_RecordTopicsAnswer:
 		return answer("topics", "refused", b.RecordTopicsAnswer.GetRefused(), "error", b.RecordTopicsAnswer.GetError())
 	case *runnerv1.SessionResponse_ClaimPartitionsAnswer:

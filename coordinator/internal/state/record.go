@@ -29,6 +29,7 @@ var ErrNewer = errors.New("the config log was written by a newer version of Fenc
 //	task/<name>/<task>         one task of the task set
 //	lease/<name>/<task>        who holds it
 //	id/<name>/<task>           the last decision of the transactional id
+//	heal/<name>/<task>         how an empty transaction of the id is to be ended, while there is one
 //	topics/<name>              topics written, the offsets topic
 //	claim/<name>/<hash>        a partition that a task has claimed
 const (
@@ -39,6 +40,7 @@ const (
 	keyTask      = "task/"
 	keyLease     = "lease/"
 	keyID        = "id/"
+	keyHeal      = "heal/"
 	keyTopics    = "topics/"
 	keyClaim     = "claim/"
 )
@@ -123,6 +125,8 @@ type idRecord struct {
 	Decision
 	// Used says that a task was let write since, so that there may be a later decision.
 	Used bool `json:"used,omitempty"`
+	// Mixed says that the task which wrote last might abort a transaction and go on under the same epoch. (Where it might not, every transaction before a committed one of the same epoch was committed, too.)
+	Mixed bool `json:"mixed,omitempty"`
 }
 
 // topicsRecord is topics/<name>. It outlives the connector but for the offsets topic's id: to delete and create a connector is how an operator accepts a new offsets topic.

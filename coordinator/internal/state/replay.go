@@ -122,6 +122,8 @@ func (s *State) Load(r Record) error {
 		return c.loadLease(r, task)
 	case keyID:
 		return loadInto(r, c.decisions, task)
+	case keyHeal:
+		return loadInto(r, c.notes, task)
 	}
 	return fmt.Errorf("key %q of the config log isn't known here: %w", r.Key, ErrNewer)
 }

@@ -112,6 +112,9 @@ func (s *State) roundFailed(e RoundFailed) {
 func (s *State) decided(c *connector, decisions map[uint32]Decision) {
 	for _, task := range sorted(decisions) {
 		seen := &idRecord{Decision: decisions[task]}
+		if old := c.decisions[task]; old != nil {
+			seen.Mixed = old.Mixed
+		}
 		if old := c.decisions[task]; old != nil && seen.Outcome == OutcomeNone {
 			if !old.Used {
 				continue
@@ -126,14 +129,14 @@ func (s *State) decided(c *connector, decisions map[uint32]Decision) {
 }
 
 // used notes that a task may write from here on: what the log says of its id is the last decision only until then.
-func (s *State) used(c *connector, task uint32) {
-	d := c.decisions[task]
+func (s *State) used(c *connector, l Lease) {
+	d := c.decisions[l.Task]
 	if d == nil {
 		d = &idRecord{Decision: Decision{Outcome: OutcomeNone, ProducerID: -1, ProducerEpoch: -1}}
-		c.decisions[task] = d
+		c.decisions[l.Task] = d
 	}
-	if !d.Used {
-		d.Used = true
-		s.put(taskKey(keyID, c.name, task), d)
+	if mixed := c.aborts(l); !d.Used || d.Mixed != mixed {
+		d.Used, d.Mixed = true, mixed
+		s.put(taskKey(keyID, c.name, l.Task), d)
 	}
 }

@@ -36,6 +36,7 @@ type sim struct {
 	rounds   map[string]StartRound // running, by connector
 	prepares []PrepareID
 	looks    []Look
+	heals    map[string]Heal // under way, by connector and task
 	asks     uint64
 	lives    int
 
@@ -79,7 +80,7 @@ func (m *sim) lead() {
 			m.t.Fatalf("load %s: %v", key, err)
 		}
 	}
-	m.rounds, m.prepares, m.looks = map[string]StartRound{}, nil, nil
+	m.rounds, m.prepares, m.looks, m.heals = map[string]StartRound{}, nil, nil, map[string]Heal{}
 	m.balanced, m.onItsWay = map[string]time.Time{}, Lease{} // another leader begins anew
 	for _, r := range m.runners {
 		r.session = 0
@@ -174,6 +175,15 @@ func (m *sim) happen(e Effect, persisted bool) {
 		m.prepares = append(m.prepares, e)
 	case Look:
 		m.looks = append(m.looks, e)
+	case Heal:
+		if at, twice := m.heals[taskName(e.Connector, e.Task)]; twice {
+			m.t.Fatalf("two healers of %s: %d and %d", e.ID, at.Seq, e.Seq)
+		}
+		m.heals[taskName(e.Connector, e.Task)] = e
+	case HealOn:
+		if m.log[taskKey(keyHeal, e.Connector, e.Task)].Value == nil {
+			m.t.Fatalf("heal %d of %s/%d goes on without its note in the log", e.Seq, e.Connector, e.Task)
+		}
 	}
 }
 
@@ -321,6 +331,9 @@ func snapshot(s *State) map[string]string {
 		}
 		for task, d := range c.decisions {
 			add(taskKey(keyID, name, task), d)
+		}
+		for task, note := range c.notes {
+			add(taskKey(keyHeal, name, task), note)
 		}
 		for hash, claimed := range c.claimed {
 			add(keyClaim+name+"/"+hash, claimed)

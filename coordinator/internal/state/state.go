@@ -72,6 +72,7 @@ type State struct {
 	held         map[string]map[*lease]struct{} // leases that aren't lost, by the runner's name
 	plans        map[string]int                 // plans by the runner's name
 	rounds       uint64                         // the last round's Seq
+	heals        uint64                         // the last Heal's Seq
 	moves        map[taskRef]*move
 	warmUps      uint64    // the last WarmUp's request
 	shifts       uint64    // counts what drains and balance depend on
@@ -163,6 +164,12 @@ func (s *State) decide(event Event) {
 		s.prove()
 	case Recalled:
 		s.recall(e)
+	case Found:
+		s.found(e)
+	case HealPrepared:
+		s.healPrepared(e)
+	case Healed:
+		s.healed(e)
 	default:
 		panic(fmt.Sprintf("event %T", event))
 	}
@@ -178,6 +185,7 @@ func (s *State) takeOver() {
 	for _, name := range sorted(s.connectors) {
 		c := s.connectors[name]
 		c.loaded()
+		s.finishHeals(c)
 		if c.missing() != "" {
 			s.mend(c)
 		}

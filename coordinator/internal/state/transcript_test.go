@@ -30,6 +30,10 @@ import (
 //	warmed RUNNER [failed=…]                 it answers every WarmUp
 //	prepared [failed=…]                      the fencer answers every PrepareID
 //	fenced CONNECTOR [outcome=…]             the fencer's round is done
+//	found CONNECTOR                          the coordinator's own look; looked and found take hangs, one a line: TASK TOPIC PARTITION OFFSET
+//	noting CONNECTOR/TASK                    the fencer asks for the note of an empty transaction
+//	healed CONNECTOR/TASK [outcome=…] [left=…] [failed=…] [fenced] [aborted]
+//	end CONNECTOR/TASK [force=…]             a user ends a transaction
 //	refused CONNECTOR task=N reason=…        … or met a permanent refusal
 //	pass DURATION                            time passes
 //	show CONNECTOR, runners, log
@@ -80,15 +84,31 @@ func (m *sim) command(t *testing.T, d *datadriven.TestData) ([]Effect, string) {
 	case "plan":
 		return m.cmdPlan(t, d), ""
 	case "prepared":
+		if outcome := arg(d, "outcome"); outcome != "" {
+			return m.prepared(Decision{Outcome: Outcome(outcome), ProducerID: 7, ProducerEpoch: 3}, ""), ""
+		}
 		return m.prepared(Decision{Outcome: OutcomeNone, ProducerID: -1, ProducerEpoch: -1}, arg(d, "failed")), ""
 	case "looked":
 		looks := m.looks
 		m.looks = nil
 		var effects []Effect
 		for _, l := range looks {
-			effects = append(effects, m.step(Looked{Session: l.Session, RequestID: l.RequestID, Lease: l.Lease})...)
+			effects = append(effects, m.step(Looked{Session: l.Session, RequestID: l.RequestID, Lease: l.Lease, Hanging: hangs(t, d.Input), Failed: strings.ReplaceAll(arg(d, "failed"), "_", " ")})...)
 		}
 		return effects, ""
+	case "found":
+		return m.step(Found{Connector: first(), Hanging: hangs(t, d.Input)}), ""
+	case "noting":
+		h := m.heals[first()]
+		return m.step(HealPrepared{
+			Connector: h.Connector, Task: h.Task, Seq: h.Seq, Last: Decision{Outcome: OutcomeNone, ProducerID: 7, ProducerEpoch: 4},
+			Note: HealNote{ProducerID: 7, ProducerEpoch: 5, Outcome: Outcome(argOr(d, "outcome", "committed")), Hanging: h.Hanging},
+		}), ""
+	case "healed":
+		return m.healed(d), ""
+	case "end":
+		task := strings.Split(first(), "/")
+		return m.ask(EndTransaction{Connector: task[0], ID: "fencepost.t." + task[0] + "." + task[1], Force: Outcome(arg(d, "force"))}), ""
 	case "fenced":
 		return m.fenced(first(), Decision{Outcome: Outcome(argOr(d, "outcome", "none")), ProducerID: 7, ProducerEpoch: 3}), ""
 	case "late-fenced":
@@ -116,6 +136,43 @@ func (m *sim) command(t *testing.T, d *datadriven.TestData) ([]Effect, string) {
 		return nil, out.String()
 	}
 	return m.cmdMessage(t, d), ""
+}
+
+// hangs reads lines of TASK TOPIC PARTITION OFFSET: hangs of the connector orders.
+func hangs(t *testing.T, lines string) []Hang {
+	t.Helper()
+	var all []Hang
+	for line := range strings.Lines(lines) {
+		h := Hang{ProducerID: 7, ProducerEpoch: 3}
+		var task uint32
+		if _, err := fmt.Sscan(line, &task, &h.Topic, &h.Partition, &h.Start); err != nil {
+			t.Fatalf("hang %q: %v", line, err)
+		}
+		h.ID = fmt.Sprintf("fencepost.t.orders.%d", task)
+		all = append(all, h)
+	}
+	return all
+}
+
+// healed is the fencer's answer to the heal under way: every hang ended as outcome= says, or left= says why not.
+func (m *sim) healed(d *datadriven.TestData) []Effect {
+	m.t.Helper()
+	name := d.CmdArgs[0].Key
+	h := m.heals[name]
+	delete(m.heals, name)
+	done := Healed{Connector: h.Connector, Task: h.Task, Seq: h.Seq, Fenced: d.HasArg("fenced"), Aborted: d.HasArg("aborted"), Failed: strings.ReplaceAll(arg(d, "failed"), "_", " ")}
+	hanging := h.Hanging
+	if h.Note != nil {
+		hanging = h.Note.Hanging
+	}
+	for _, at := range hanging {
+		if left := arg(d, "left"); left != "" {
+			done.Left = append(done.Left, &runnerv1.HangingPartition{Topic: at.Topic, Partition: at.Partition, TransactionalId: at.ID, Advice: at.String() + ": " + left})
+		} else if outcome := arg(d, "outcome"); outcome != "" {
+			done.Mended = append(done.Mended, Mended{Hang: at, Outcome: Outcome(outcome), Proof: "a proof", Way: "a marker"})
+		}
+	}
+	return m.step(done)
 }
 
 func arg(d *datadriven.TestData, key string) string {
