@@ -198,6 +198,7 @@ func (c *Coordinator) lead(stopping context.Context, leadership *configlog.Leade
 	})
 	group.Go(func() error { return desk.Run(ctx) })
 	group.Go(func() error { return keeper.Run(ctx) })
+	group.Go(func() error { return c.watcher(core).Run(ctx) })
 	group.Go(func() error {
 		select {
 		case <-leadership.Done():
@@ -234,6 +235,14 @@ func (c *Coordinator) awaitSuccessor() {
 	for until := time.Now().Add(successorWait); others && c.store.Heard().LeaderID == self.ID && time.Now().Before(until); {
 		<-time.After(successorPoll)
 	}
+}
+
+// watcher looks for hanging transactions everywhere, besides the looks that tasks ask for.
+func (c *Coordinator) watcher(core *loop.Loop) *fence.Watcher {
+	return fence.NewWatcher(fence.WatchConfig{Fencer: c.fencer, Submit: core.Submit, Targets: func(ctx context.Context) (targets []state.Watch, err error) {
+		err = core.View(ctx, func(st *state.State) { targets = st.Watches() })
+		return targets, err
+	}})
 }
 
 // announce says that this coordinator leads, once its first transaction is committed; false where that never was.
