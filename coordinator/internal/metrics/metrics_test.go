@@ -36,6 +36,8 @@ func (s *shell) StartRound(state.StartRound)                 {}
 func (s *shell) CancelRound(state.CancelRound)               {}
 func (s *shell) PrepareID(state.PrepareID)                   {}
 func (s *shell) Look(state.Look)                             {}
+func (s *shell) Heal(state.Heal)                             {}
+func (s *shell) HealOn(state.HealOn)                         {}
 func (s *shell) Send(state.Send)                             {}
 func (s *shell) CloseSession(state.CloseSession)             {}
 func (s *shell) Submit(context.Context, state.Event) error   { return nil }
@@ -120,7 +122,7 @@ func everything(t *testing.T) *bed {
 	b.Lead(viewOf(leading(t)))
 	b.shell.Sender.Send(grant("orders"))
 	b.shell.Sender.Send(state.Send{Message: &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: &runnerv1.Revoke{Lease: &runnerv1.Lease{Connector: "orders"}, Reason: "s3cret"}}}})
-	b.submit(t, state.Looked{Lease: state.Lease{Connector: "orders"}, Hanging: []*runnerv1.HangingPartition{{}}})
+	b.submit(t, state.Looked{Lease: state.Lease{Connector: "orders"}, Hanging: []state.Hang{{}}})
 	return b
 }
 
@@ -289,7 +291,7 @@ func TestTransactionsLooksAndSessionsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := state.Lease{Connector: "orders"}
-	b.submit(t, state.Looked{Lease: of}, state.Looked{Lease: of, Failed: "no broker"}, state.Looked{Lease: of, Hanging: []*runnerv1.HangingPartition{{}, {}}})
+	b.submit(t, state.Looked{Lease: of}, state.Looked{Lease: of, Failed: "no broker"}, state.Looked{Lease: of, Hanging: []state.Hang{{}, {}}})
 	b.submit(t, state.SessionOpened{}, state.SessionOpened{}, state.SessionClosed{})
 	want(t, b, map[string]float64{
 		`config_log_transactions_total{outcome="committed"}`: 1, `config_log_transactions_total{outcome="failed"}`: 1, "config_log_records_total": 2, "config_log_transaction_duration_seconds_count": 1,

@@ -142,6 +142,8 @@ func (m *Metrics) event(event state.Event) {
 		if n := len(e.Hanging); n > 0 {
 			m.ofConnector(c.hanging, e.Lease.Connector, n)
 		}
+	case state.Found:
+		m.ofConnector(c.hanging, e.Connector, len(e.Hanging))
 	case state.SessionOpened:
 		c.sessions.WithLabelValues(opened).Inc()
 	case state.SessionClosed:
