@@ -78,7 +78,7 @@ func duringCommand(t *testing.T, broker *harness.Links, i int, tc during) {
 	leader, p := s.Leads()
 	at := s.At(leader)
 	link.SetDelay(brokerDelay)
-	scene.Set(t, link, proxy.Delay)
+	harness.Cut(t, link, proxy.Delay)
 	args := tc.command(w)
 	result := make(chan harness.Result, 1)
 	go func() { result <- s.CLI(args...) }()

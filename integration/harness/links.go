@@ -36,14 +36,3 @@ func LinkedKafkaWith(t T, n int, opts kafka.Options) *Links {
 	}
 	return l
 }
-
-// Link is a way to an address that can be cut. It ends with the test.
-func Link(t T, target string) *proxy.Proxy {
-	t.Helper()
-	p, err := proxy.Start(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p
-}

@@ -81,7 +81,7 @@ func (s *Scene) Coordinate(args ...string) (address string) {
 // CoordinateByWay is Coordinate for one that tells everybody to come by a way that can be cut.
 func (s *Scene) CoordinateByWay(args ...string) (address string) {
 	s.T.Helper()
-	way := harness.Link(s.T, "")
+	way := harness.Proxy(s.T, "")
 	address = s.Coordinate(append([]string{"--advertise", way.Addr()}, args...)...)
 	way.SetTarget(address)
 	s.Ways[address] = way
@@ -95,15 +95,7 @@ func (s *Scene) Way(address string) string { return s.Ways[address].Addr() }
 func (s *Scene) SetWays(mode proxy.Mode) {
 	s.T.Helper()
 	for _, way := range s.Ways {
-		Set(s.T, way, mode)
-	}
-}
-
-// Set sets the mode of a proxy.
-func Set(t harness.T, p *proxy.Proxy, mode proxy.Mode) {
-	t.Helper()
-	if err := p.Set(mode); err != nil {
-		t.Fatal(err)
+		harness.Cut(s.T, way, mode)
 	}
 }
 
