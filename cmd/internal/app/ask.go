@@ -41,7 +41,7 @@ func (c *client) ask(ctx context.Context, do request) (unsure bool, err error) {
 	for {
 		best := c.askAll(ctx, do)
 		first := since.IsZero()
-		if !first && ctx.Err() != nil && !best.lost { // An answer that was cut short says less than the one before it.
+		if !first && status.Code(best.err) == codes.DeadlineExceeded && ctx.Err() != nil && !best.lost { // An answer that was cut short says less than the one before it.
 			best = before
 		}
 		before = best
