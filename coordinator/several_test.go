@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/fencepost-io/fencepost/coordinator"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
@@ -232,4 +234,127 @@ func TestWhatOthersWriteIntoTheLogDoesntCount(t *testing.T) {
 	}
 	byHand("connector/a", nil)
 	third.awaitLeading(t)
+}
+
+// TestARecordOfTheLogHasNoTime: a broker refuses what is an hour ahead of its clock, and clocks of hosts may be hours apart.
+func TestARecordOfTheLogHasNoTime(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumeTopics("c.config"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	cl.PollFetches(t.Context()).EachRecord(func(r *kgo.Record) {
+		if r.Timestamp.UnixMilli() != -1 {
+			t.Errorf("record %s has time %v", r.Key, r.Timestamp)
+		}
+	})
+}
+
+// TestALogThatLostRecordsIsLedWhenAnOperatorSaysSo, and only then; the log remembers it.
+func TestALogThatLostRecordsIsLedWhenAnOperatorSaysSo(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	first.stop()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	var upTo kadm.Offsets
+	upTo.AddOffset("c.config", 0, 1, -1)
+	if _, err := kadm.NewClient(cl).DeleteRecords(t.Context(), upTo); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, bootstrap, nil)
+	second.log.wait(t, "can't lead; another coordinator may")
+	if cluster := second.cluster(t, "why", func(c *controlv1.GetClusterResponse) bool { return c.GetTrouble() != "" }); !strings.Contains(cluster.GetTrouble(), "begins at offset 1") || !strings.Contains(cluster.GetTrouble(), "--accept-lost-records") {
+		t.Errorf("%v", cluster)
+	}
+	second.stop()
+	third := start(t, bootstrap, func(c *coordinator.Config) { c.AcceptLostRecords = true })
+	third.awaitLeading(t)
+	third.stop()
+	fourth := start(t, bootstrap, nil)
+	fourth.awaitLeading(t)
+}
+
+// TestALogWithWrongSettingsIsNotLedUntilItIsPutRight: Kafka would delete parts of it, or nobody could tell its order.
+func TestALogWithWrongSettingsIsNotLedUntilItIsPutRight(t *testing.T) {
+	for name, test := range map[string]struct {
+		partitions int32
+		policy     string
+		want       string
+	}{
+		"deletes":        {1, "delete", "cleanup.policy=delete"},
+		"two partitions": {2, "compact", "has 2 partitions, the config log has exactly one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bootstrap := fakeKafka(t)
+			cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DisableClientMetrics())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			admin := kadm.NewClient(cl)
+			if _, err := admin.CreateTopic(t.Context(), test.partitions, 1, map[string]*string{"cleanup.policy": &test.policy}, "c.config"); err != nil {
+				t.Fatal(err)
+			}
+			c := start(t, bootstrap, nil)
+			c.log.wait(t, test.want)
+			if cluster := c.cluster(t, "why", func(c *controlv1.GetClusterResponse) bool { return c.GetTrouble() != "" }); !strings.Contains(cluster.GetTrouble(), test.want) {
+				t.Errorf("%v", cluster)
+			}
+			compact := "compact"
+			if test.partitions == 1 {
+				_, err = admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "cleanup.policy", Value: &compact}}, "c.config")
+			} else {
+				_, err = admin.DeleteTopics(t.Context(), "c.config")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.awaitLeading(t)
+		})
+	}
+}
+
+// TestARunnerOfAnotherClusterIsRefused, with what to do about it.
+func TestARunnerOfAnotherClusterIsRefused(t *testing.T) {
+	c := start(t, fakeKafka(t), nil)
+	c.awaitLeading(t)
+	stream, err := c.runners.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := hello("r")
+	message.GetHello().Cluster = "another"
+	if err := stream.Send(message); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `this is cluster "c", and the runner belongs to cluster "another"`) {
+		t.Errorf("%v, %v", m, err)
+	}
+}
+
+// TestALeaderThatWasReplacedShowsNothing: what it remembers may be another leader's to change by now.
+func TestALeaderThatWasReplacedShowsNothing(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	c := start(t, bootstrap, nil)
+	c.awaitLeading(t)
+	<-time.After(600 * time.Millisecond) // Longer than a committed transaction is trusted.
+	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("fencepost.c"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if _, _, err := cl.ProducerID(t.Context()); err != nil { // as another leader takes the log's id
+		t.Fatal(err)
+	}
+	_, err = c.control.ListConnectors(t.Context(), &controlv1.ListConnectorsRequest{})
+	detail(t, err, codes.Unavailable)
+	c.log.wait(t, "the leadership is lost")
 }

@@ -106,7 +106,7 @@ func taskDetail(task *controlv1.TaskInfo) string {
 	failing := task.GetError() != "" && task.GetState() != "RUNNING"
 	switch {
 	case failing && task.GetRetryAt() != nil:
-		return fmt.Sprintf("%s (try %d, next in %s)", task.GetError(), task.GetAttempt(), until(task.GetRetryAt().AsTime()))
+		return fmt.Sprintf("%s (try %d, next in %s)", task.GetError(), task.GetAttempt(), untilRetry(task))
 	case failing:
 		return task.GetError()
 	case len(task.GetNotices()) > 0:
@@ -118,8 +118,9 @@ func taskDetail(task *controlv1.TaskInfo) string {
 	}
 }
 
-func until(at time.Time) time.Duration {
-	return max(time.Until(at), 0).Round(100 * time.Millisecond)
+// untilRetry is the time until a task's next try. The leader counts it: its clock and this host's may be hours apart.
+func untilRetry(task *controlv1.TaskInfo) time.Duration {
+	return (time.Duration(task.GetRetryInMs()) * time.Millisecond).Round(100 * time.Millisecond) //nolint:gosec // milliseconds of a back-off
 }
 
 // oneLine keeps a table's rows whole; describe shows the whole text.
@@ -206,7 +207,7 @@ func describeTask(t *table, task *controlv1.TaskInfo) {
 		t.row("  Last error:", fmt.Sprintf("%s (%s, %s)", task.GetLastError(), task.GetLastErrorCause(), task.GetLastErrorAt().AsTime().Format(time.RFC3339)))
 	}
 	if task.GetRetryAt() != nil {
-		t.row("  Next try:", "in "+until(task.GetRetryAt().AsTime()).String())
+		t.row("  Next try:", "in "+untilRetry(task).String())
 	}
 	t.row("  Committed:", fmt.Sprintf("%d records, %d bytes, %d transactions (%d aborted)", task.GetRecords(), task.GetBytes(), task.GetCommits(), task.GetAborts()))
 	if task.GetOpenRecords() > 0 {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -14,6 +13,8 @@ import (
 const (
 	recordMagic          = 2
 	attributeTransaction = 1 << 4
+	// noTimestamp: a broker refuses records that are more than an hour ahead of its own clock, and nothing in the log depends on when it was written.
+	noTimestamp = -1
 	// Bytes of a batch before its CRC (first offset, length, leader epoch, magic), and where the length and the CRC's own bytes end.
 	lengthEnd = 12
 	crcAt     = 17
@@ -31,13 +32,13 @@ type batch struct {
 }
 
 // batches encodes records into batches of at most limit bytes; an ErrTooLarge names the record that doesn't fit into one. Sequence numbers begin at sequence.
-func batches(records []state.Record, limit int, producer int64, epoch int16, sequence int32, now time.Time) ([]batch, error) {
+func batches(records []state.Record, limit int, producer int64, epoch int16, sequence int32) ([]batch, error) {
 	var all []batch
 	var body []byte
 	var count int32
 	flush := func() {
 		if count > 0 {
-			all = append(all, encodeBatch(body, count, producer, epoch, sequence, now))
+			all = append(all, encodeBatch(body, count, producer, epoch, sequence))
 			sequence += count
 			body, count = nil, 0
 		}
@@ -64,9 +65,9 @@ func appendRecord(body []byte, r state.Record, delta int32) []byte {
 	return record.AppendTo(body)
 }
 
-func encodeBatch(body []byte, count int32, producer int64, epoch int16, sequence int32, now time.Time) batch {
+func encodeBatch(body []byte, count int32, producer int64, epoch int16, sequence int32) batch {
 	b := kmsg.RecordBatch{
-		PartitionLeaderEpoch: -1, Magic: recordMagic, Attributes: attributeTransaction, LastOffsetDelta: count - 1, FirstTimestamp: now.UnixMilli(), MaxTimestamp: now.UnixMilli(),
+		PartitionLeaderEpoch: -1, Magic: recordMagic, Attributes: attributeTransaction, LastOffsetDelta: count - 1, FirstTimestamp: noTimestamp, MaxTimestamp: noTimestamp,
 		ProducerID: producer, ProducerEpoch: epoch, FirstSequence: sequence, NumRecords: count, Records: body,
 	}
 	data := b.AppendTo(nil)

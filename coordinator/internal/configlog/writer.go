@@ -37,7 +37,7 @@ type writer struct {
 
 // write is one transaction: partition added → records produced → committed → readable.
 func (w *writer) write(ctx context.Context, records []state.Record) error {
-	encoded, err := batches(records, w.limit, w.producer, w.epoch, w.sequence, time.Now())
+	encoded, err := batches(records, w.limit, w.producer, w.epoch, w.sequence)
 	if err != nil {
 		return err
 	}

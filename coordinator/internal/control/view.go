@@ -32,7 +32,7 @@ func connectorOf(v *state.ConnectorView) *controlv1.Connector {
 func taskOf(v *state.TaskView) *controlv1.TaskInfo {
 	return &controlv1.TaskInfo{
 		Task: v.Task, State: v.State, Runner: v.Runner, Epoch: v.Epoch, Phase: v.Phase, Error: v.Error, Cause: v.Cause, Attempt: v.Attempt, BudgetLeft: v.BudgetLeft, Endless: v.Endless,
-		RetryAt: timeOf(v.RetryAt), Records: v.Records, Bytes: v.Bytes, Commits: v.Commits, Aborts: v.Aborts, Dropped: v.Dropped, CaughtUp: v.CaughtUp, Claim: v.Claim,
+		RetryAt: timeOf(v.RetryAt), RetryInMs: millisecondsUntil(v.RetryAt), Records: v.Records, Bytes: v.Bytes, Commits: v.Commits, Aborts: v.Aborts, Dropped: v.Dropped, CaughtUp: v.CaughtUp, Claim: v.Claim,
 		TransactionalId: v.TransactionalID, OpenRecords: v.OpenRecords, OpenAgeMs: v.OpenAgeMs, DroppedReason: v.DroppedReason, Rewinds: v.Rewinds, PluginVersion: v.PluginVersion,
 		Notices: v.Notices, LastError: v.LastError.Text, LastErrorCause: v.LastError.Cause, LastErrorAt: timeOf(v.LastError.At),
 	}
@@ -69,6 +69,14 @@ func pluginName(p state.Plugin) string {
 		return p.Name
 	}
 	return p.Name + "@" + p.Version
+}
+
+// millisecondsUntil is 0 for a time that isn't, or has passed.
+func millisecondsUntil(t time.Time) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return uint64(max(time.Until(t).Milliseconds(), 0))
 }
 
 // timeOf leaves out a time that isn't.

@@ -463,7 +463,7 @@ type TaskInfo struct {
 	Attempt uint32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// How many more attempts that cause may have. See endless.
 	BudgetLeft uint32 `protobuf:"varint,9,opt,name=budget_left,json=budgetLeft,proto3" json:"budget_left,omitempty"`
-	// When it tries again.
+	// When it tries again, by the leader's clock; see retry_in_ms.
 	RetryAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=retry_at,json=retryAt,proto3" json:"retry_at,omitempty"`
 	// Records committed under this lease.
 	Records uint64 `protobuf:"varint,11,opt,name=records,proto3" json:"records,omitempty"`
@@ -493,6 +493,8 @@ type TaskInfo struct {
 	PluginVersion string `protobuf:"bytes,23,opt,name=plugin_version,json=pluginVersion,proto3" json:"plugin_version,omitempty"`
 	// What the plugin wants people to know while the task goes on.
 	Notices []string `protobuf:"bytes,24,rep,name=notices,proto3" json:"notices,omitempty"`
+	// How long it is until it tries again, milliseconds, whatever the clocks of hosts say; 0 where it doesn't.
+	RetryInMs uint64 `protobuf:"varint,30,opt,name=retry_in_ms,json=retryInMs,proto3" json:"retry_in_ms,omitempty"`
 	// The last thing that went wrong, also where the task has got over it; `error` is what is wrong now. It outlives runners and leaders.
 	LastError string `protobuf:"bytes,25,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// What kind of cause.
@@ -701,6 +703,13 @@ func (x *TaskInfo) GetNotices() []string {
 		return x.Notices
 	}
 	return nil
+}
+
+func (x *TaskInfo) GetRetryInMs() uint64 {
+	if x != nil {
+		return x.RetryInMs
+	}
+	return 0
 }
 
 func (x *TaskInfo) GetLastError() string {
@@ -2991,7 +3000,7 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x120\n" +
-	"\x05first\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\"\xc1\a\n" +
+	"\x05first\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\"\xe1\a\n" +
 	"\bTaskInfo\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\rR\x04task\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -3018,7 +3027,8 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x0edropped_reason\x18\x15 \x01(\tR\rdroppedReason\x12E\n" +
 	"\arewinds\x18\x16 \x03(\v2+.fencepost.control.v1.TaskInfo.RewindsEntryR\arewinds\x12%\n" +
 	"\x0eplugin_version\x18\x17 \x01(\tR\rpluginVersion\x12\x18\n" +
-	"\anotices\x18\x18 \x03(\tR\anotices\x12\x1d\n" +
+	"\anotices\x18\x18 \x03(\tR\anotices\x12\x1e\n" +
+	"\vretry_in_ms\x18\x1e \x01(\x04R\tretryInMs\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x19 \x01(\tR\tlastError\x12(\n" +
 	"\x10last_error_cause\x18\x1a \x01(\tR\x0elastErrorCause\x12>\n" +
