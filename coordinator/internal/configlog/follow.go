@@ -17,6 +17,9 @@ const leaderKey = "meta/leader"
 // metadataMinAge is how soon a topic that is just being created is looked for again.
 const metadataMinAge = 250 * time.Millisecond
 
+// fetchMaxWait is how long a fetch waits for something new: a broker that doesn't wake it for a commit makes nobody wait longer for the next leader's name.
+const fetchMaxWait = 250 * time.Millisecond
+
 // leaderVersion is the version of its form.
 const leaderVersion = 1
 
@@ -93,6 +96,6 @@ func (l *Log) consumer() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {partition: kgo.NewOffset().AtStart()}}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
-		kgo.MetadataMinAge(metadataMinAge),
+		kgo.MetadataMinAge(metadataMinAge), kgo.FetchMaxWait(fetchMaxWait),
 	}
 }
