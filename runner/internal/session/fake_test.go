@@ -84,7 +84,9 @@ func (s *server) Session(rpc grpc.BidiStreamingServer[runnerv1.SessionRequest, r
 }
 
 // run runs a test in a bubble with a session that knows the named coordinators.
-func run(t *testing.T, names []string, test func(t *bed)) {
+//
+// It is given all of them as its coordinators, or those that are named at last.
+func run(t *testing.T, names []string, test func(t *bed), given ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bed{T: t, events: make(chan session.Event, 100), nets: map[string]*bufconn.Listener{}, streams: map[string]chan *peer{}, started: time.Now(), ended: make(chan error, 1)}
@@ -97,7 +99,10 @@ func run(t *testing.T, names []string, test func(t *bed)) {
 			servers = append(servers, s)
 		}
 		var addresses []string
-		for _, n := range names {
+		if given == nil {
+			given = names
+		}
+		for _, n := range given {
 			addresses = append(addresses, "passthrough:///"+n)
 		}
 		s, err := session.New(session.Config{
