@@ -180,6 +180,9 @@ func (b *Bed) LaunchRunner(name string, env []string, args ...string) *process.P
 	}, args...)...)
 }
 
+// Processes are all that were started, in order.
+func (b *Bed) Processes() []*process.Process { return b.processes }
+
 // Start starts the binary with any command. Its sockets are below the bed's own folder.
 func (b *Bed) Start(name string, env []string, args ...string) *process.Process {
 	b.T.Helper()
