@@ -227,7 +227,7 @@ func realRights(t *testing.T, broker *kafka.Broker, admin *kadm.Client) {
 func realLog(t *testing.T, broker *kafka.Broker) {
 	newLog := func(address string) (*configlog.Log, *part) {
 		p := newPart(t, broker.AdminAddr, nil)
-		return configlog.New(configlog.Config{Cluster: "log", Address: address, Settings: p.settings, Direct: p.direct, Fencer: p.Fencer, SessionTimeout: time.Second}), p
+		return configlog.New(configlog.Config{Cluster: "log", Address: address, Settings: p.settings, Direct: p.direct, Fencer: p.Fencer, SessionTimeout: 6 * time.Second}), p
 	}
 	log, p := newLog("one:1")
 	first, err := log.Campaign(t.Context())
