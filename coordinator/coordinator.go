@@ -50,6 +50,8 @@ type Config struct {
 	Advertise string
 	// LeaseTTL is how long a runner's lease lasts without a renewal, 1 s to 5 min. Default 10 s.
 	LeaseTTL time.Duration
+	// AtLeastOnceLeaseTTL is the same for tasks under at-least-once, which stop when their lease runs out: at least three times SessionTimeout, so that a take-over disturbs none. Default 30 s, or that where it is longer.
+	AtLeastOnceLeaseTTL time.Duration
 	// SessionTimeout is how long the election waits for a coordinator that is silent; 1 s to 5 min, and not below the broker's group.min.session.timeout.ms. Default 6 s.
 	SessionTimeout time.Duration
 	// NoBalance leaves tasks where they run when a runner joins. Otherwise tasks move to it, one at a time, until all have as many.
@@ -108,7 +110,8 @@ func New(config Config) (*Coordinator, error) {
 	} else {
 		config.Advertise = cmp.Or(config.Advertise, reachable(config.Listener.Addr().String()))
 	}
-	problems = append(problems, within("lease-ttl", config.LeaseTTL), within("session-timeout", config.SessionTimeout))
+	problems = append(problems, within("lease-ttl", config.LeaseTTL), within("session-timeout", config.SessionTimeout), fits(config.AtLeastOnceLeaseTTL, config.SessionTimeout))
+	config.AtLeastOnceLeaseTTL = cmp.Or(config.AtLeastOnceLeaseTTL, max(30*time.Second, takeOvers*config.SessionTimeout))
 	settings, err := kafkaclient.Parse(config.Bootstrap, config.Kafka)
 	if err := errors.Join(append(problems, err)...); err != nil {
 		return nil, err
@@ -134,6 +137,17 @@ func New(config Config) (*Coordinator, error) {
 	c.control = control.New(control.Config{Cluster: config.Cluster, Self: c.store.Self(), Leader: c.leader, Absent: c.absent, Standing: c.standing})
 	c.sessions = sessions.New(sessions.Config{Leader: c.leader, Coordinators: c.addresses, Logger: config.Logger.Named("sessions")})
 	return c, nil
+}
+
+// takeOvers is how many hard take-overs must fit into a lease under at-least-once.
+const takeOvers = 3
+
+// fits says what is wrong with the lease time of at-least-once tasks; nil is nothing.
+func fits(ttl, session time.Duration) error {
+	if ttl != 0 && ttl < takeOvers*session || ttl > takeOvers*maxSilence {
+		return fmt.Errorf("at-least-once-lease-ttl: %v is out of range: %v (three times session-timeout, so that tasks outlive a change of the leader) to %v", ttl, takeOvers*session, takeOvers*maxSilence)
+	}
+	return nil
 }
 
 // The range of LeaseTTL and SessionTimeout: below it a pause of the garbage collector costs a lease or the lead, above it nobody takes over within a time that people wait for.

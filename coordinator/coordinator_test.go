@@ -501,3 +501,13 @@ func TestEveryMistakeOfTheConfigurationIsSaid(t *testing.T) {
 		}
 	}
 }
+
+func TestALeaseUnderAtLeastOnceOutlastsThreeTakeOvers(t *testing.T) {
+	_, err := coordinator.New(coordinator.Config{SessionTimeout: 12 * time.Second, AtLeastOnceLeaseTTL: 30 * time.Second})
+	if err == nil || !strings.Contains(err.Error(), "at-least-once-lease-ttl: 30s is out of range: 36s") {
+		t.Error(err)
+	}
+	if _, err = coordinator.New(coordinator.Config{SessionTimeout: 12 * time.Second}); strings.Contains(err.Error(), "at-least-once") {
+		t.Errorf("the default is refused: %v", err)
+	}
+}

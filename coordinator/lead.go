@@ -165,7 +165,7 @@ func (c *Coordinator) load(content *configlog.Content) (*state.State, error) {
 	if len(roster) == 0 {
 		roster = []state.Coordinator{self}
 	}
-	st := state.New(state.Options{Cluster: c.config.Cluster, Coordinators: roster, Version: self.Version, LevelMin: self.LevelMin, LevelMax: self.LevelMax, LeaseTTL: c.config.LeaseTTL, NoBalance: c.config.NoBalance})
+	st := state.New(state.Options{Cluster: c.config.Cluster, Coordinators: roster, Version: self.Version, LevelMin: self.LevelMin, LevelMax: self.LevelMax, LeaseTTL: c.config.LeaseTTL, PlainLeaseTTL: c.config.AtLeastOnceLeaseTTL, NoBalance: c.config.NoBalance})
 	for _, record := range content.Records {
 		if err := st.Load(record); err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnfit, err)

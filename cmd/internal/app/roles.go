@@ -87,6 +87,7 @@ func newCoordinator() *cobra.Command {
 	cmd.Flags().StringVar(&config.Advertise, "advertise", "", "address under which others reach this coordinator (default: the one it listens on)")
 	config.LeaseTTL, config.SessionTimeout = 10*time.Second, 6*time.Second
 	cmd.Flags().Var((*positive)(&config.LeaseTTL), "lease-ttl", "how long a runner may be silent before its tasks move, 1s to 5m")
+	cmd.Flags().DurationVar(&config.AtLeastOnceLeaseTTL, "at-least-once-lease-ttl", 0, "the same for tasks under delivery.guarantee=at-least-once, three times session-timeout at least (default 30s, or that)")
 	cmd.Flags().Var((*positive)(&config.SessionTimeout), "session-timeout", "how long the leader may be silent before another takes over, 1s to 5m (Kafka's group session timeout)")
 	metrics.register(cmd)
 	cmd.Flags().BoolVar(&config.AcceptLostRecords, "accept-lost-records", false, "lead even though records of the config log were lost; once, after what is lost has been looked at")

@@ -27,6 +27,10 @@ func (s *State) ask(e Asked) {
 		s.with(e.ID, op.Name, func(c *connector) { s.stop(e.ID, c) })
 	case Restart:
 		s.with(e.ID, op.Name, func(c *connector) { s.restart(e.ID, c, op) })
+	case AlterOffsets:
+		s.with(e.ID, op.Name, func(c *connector) { s.alter(e.ID, c) })
+	case ChangeDelivery:
+		s.with(e.ID, op.Name, func(c *connector) { s.changeDelivery(e.ID, c, op.Guarantee) })
 	case DrainRunner:
 		s.drainRunner(e.ID, op)
 	case RaiseLevel:

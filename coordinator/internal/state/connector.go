@@ -58,6 +58,7 @@ type connector struct {
 	round    *round
 	refusal  string    // why the last round was refused for good
 	retry    time.Time // when it is tried again
+	quiet    time.Time // when no plain producer can write any more, see nameRecord.PlainMs
 	planner  plannerState
 }
 
@@ -72,6 +73,7 @@ type pause struct {
 type wait struct {
 	id     uint64
 	delete bool
+	alter  bool // it waits for a lease to change offsets under
 }
 
 // status is the last one of a lease.
@@ -215,6 +217,7 @@ func (s *State) reconcile(c *connector) {
 	s.fence(c)
 	s.settle(c)
 	if c.exists() {
+		s.lend(c)
 		s.plan(c)
 		s.place(c)
 	}
@@ -222,7 +225,7 @@ func (s *State) reconcile(c *connector) {
 
 // settle finishes a stop or a deletion once no task can write any more.
 func (s *State) settle(c *connector) {
-	if !c.idle() || !c.fenced() {
+	if !c.idle() || !c.fenced() || c.PlainMs > 0 {
 		return
 	}
 	if c.Deleting {
@@ -232,10 +235,15 @@ func (s *State) settle(c *connector) {
 	if c.Target != TargetStopped {
 		return
 	}
+	var left []wait
 	for _, w := range c.waits {
-		s.reply(w.id, c, Result{Change: Changed})
+		if w.alter {
+			left = append(left, w)
+		} else {
+			s.reply(w.id, c, Result{Change: Changed})
+		}
 	}
-	c.waits = nil
+	c.waits = left
 }
 
 // remove forgets a connector. Its name, the decisions of its ids and the topics it has written stay: another connector of this name goes on from them.

@@ -88,8 +88,8 @@ func (s *State) sessionOf(l *lease) SessionID {
 	return 0
 }
 
-// grant gives a task to a runner.
-func (s *State) grant(c *connector, task uint32, r *runner) {
+// lease makes the lease of a task, or of task 0's id for a change of offsets, for a runner.
+func (s *State) lease(c *connector, task uint32, r *runner) *lease {
 	// I2: only a fenced generation, and only an id that the log counts.
 	if c.Fenced != c.Generation || task >= c.IDs || len(c.lost()) > 0 || c.leases[task] != nil {
 		panic(fmt.Sprintf("grant of task %d of %q: generation %d, fenced %d, ids %d, lost %v, lease %v",
@@ -97,22 +97,29 @@ func (s *State) grant(c *connector, task uint32, r *runner) {
 	}
 	c.Epoch++ // I6: persisted with this step
 	s.putName(c)
-	l := &lease{expires: s.now.Add(s.options.LeaseTTL), leaseRecord: leaseRecord{
+	l := &lease{leaseRecord: leaseRecord{
 		Lease:  Lease{Connector: c.name, Incarnation: c.Incarnation, Generation: c.Generation, Task: task, Epoch: c.Epoch},
-		Runner: r.name, Process: r.process, State: leaseHeld,
+		Runner: r.name, Process: r.process, State: leaseHeld, PlainMs: uint64(c.settings.plain.Milliseconds()),
 	}}
+	l.expires = s.now.Add(s.ttlOf(l))
 	c.leases[task] = l
-	c.last[task] = r.name
-	s.shift()
-	s.arrived(c, l)
 	delete(c.statuses, task)
+	s.shift()
 	s.hold(l)
 	s.putLease(l)
 	s.wakeAt(l.expires)
+	return l
+}
+
+// grant gives a task to a runner.
+func (s *State) grant(c *connector, task uint32, r *runner) {
+	l := s.lease(c, task, r)
+	c.last[task] = r.name
+	s.arrived(c, l)
 	spec := c.tasks[task]
 	s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Grant{Grant: &runnerv1.Grant{
 		Lease: l.Wire(), Config: c.Config, TaskConfig: spec.Config, Claim: spec.Claim.wire(),
-		TtlMs:           uint64(s.options.LeaseTTL.Milliseconds()),
+		TtlMs:           uint64(s.ttlOf(l).Milliseconds()),
 		TransactionalId: names.TransactionalID(s.options.Cluster, c.name, task),
 		OffsetsTopic:    c.offsetsTopic(s.options.Cluster), OffsetsTopicId: c.knownOffsetsTopicID(s.options.Cluster),
 		Plugin: c.Plugin.wire(),
@@ -158,6 +165,7 @@ func (s *State) revokeStale(c *connector) {
 	for _, task := range sorted(c.leases) {
 		l := c.leases[task]
 		switch {
+		case l.Alter && c.Target == TargetStopped && !c.Deleting && l.Generation == c.Generation:
 		case c.Deleting:
 			s.revoke(l, true, "the connector is being deleted")
 		case c.Target == TargetStopped:
@@ -166,6 +174,8 @@ func (s *State) revokeStale(c *connector) {
 			s.revoke(l, true, "the connector is paused")
 		case l.Generation != c.Generation:
 			s.revoke(l, true, fmt.Sprintf("generation %d has begun", c.Generation))
+		case l.Alter:
+			s.revoke(l, true, "the connector is to run again")
 		}
 	}
 }
@@ -189,6 +199,7 @@ func (s *State) forfeit(l *lease, reason string) {
 		return
 	}
 	c := s.connectors[l.Connector]
+	s.noise(c, l)
 	l.State, l.Reason = leaseLost, clip(reason, mostReasonBytes)
 	s.unhold(l)
 	s.putLease(l)
@@ -200,7 +211,9 @@ func (s *State) forfeit(l *lease, reason string) {
 // lose takes all leases of one process of a runner, and its plans.
 func (s *State) lose(name, process, reason string) {
 	for _, l := range s.leasesOf(name, process) {
-		s.forfeit(l, reason)
+		if l.PlainMs == 0 { // a plain producer can't be fenced: its lease has to run out
+			s.forfeit(l, reason)
+		}
 	}
 	for _, of := range sorted(s.connectors) {
 		if c := s.connectors[of]; c.Planner == name && c.PlannerProcess == process {
@@ -213,6 +226,9 @@ func (s *State) lose(name, process, reason string) {
 func (s *State) overdue(l *lease) {
 	var reason string
 	switch {
+	case l.State == leaseHeld && l.Alter && s.due(l.deadline):
+		s.revoke(l, true, fmt.Sprintf("the offsets weren't changed within %s", alterTime))
+		return
 	case l.State != leaseLost && s.due(l.expires):
 		reason = "its lease ran out"
 	case l.State == leaseRevoked && s.due(l.deadline):

@@ -91,13 +91,19 @@ func (s *State) heartbeat(r *runner, m *runnerv1.Heartbeat) {
 	if len(s.order) > 0 {
 		until = s.now // the answer goes out only after this step's transaction, which begins later than now
 	}
-	until = until.Add(s.options.LeaseTTL)
-	answer := &runnerv1.HeartbeatAnswer{Seq: m.GetSeq(), TtlMs: uint64(until.Sub(s.now).Milliseconds())}
+	answer := &runnerv1.HeartbeatAnswer{Seq: m.GetSeq(), TtlMs: uint64(until.Add(s.options.LeaseTTL).Sub(s.now).Milliseconds())}
 	for _, w := range m.GetLeases() {
-		if l, refused := s.holds(r, LeaseOf(w)); refused != "" {
+		l, refused := s.holds(r, LeaseOf(w))
+		if refused != "" {
 			answer.Lost = append(answer.Lost, w)
-		} else if until.After(l.expires) {
-			l.expires = until
+			continue
+		}
+		renewed := until.Add(s.ttlOf(l))
+		if renewed.After(l.expires) {
+			l.expires = renewed
+		}
+		if l.PlainMs > 0 {
+			answer.AtLeastOnceTtlMs = uint64(renewed.Sub(s.now).Milliseconds())
 		}
 	}
 	s.send(r.session, &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_HeartbeatAnswer{HeartbeatAnswer: answer}})
@@ -166,7 +172,7 @@ func (s *State) taskEnded(r *runner, m *runnerv1.TaskEnded) {
 		return // it was taken from it before
 	}
 	c := s.connectors[lease.Connector]
-	if l.State == leaseHeld {
+	if l.State == leaseHeld && !l.Alter {
 		s.happen(c, "task %d given back by %s: %s", l.Task, r.name, m.GetReason())
 		wait := pause{until: s.now.Add(unaskedWait)}
 		if m.GetHost() {

@@ -46,6 +46,17 @@ type Restart struct {
 	OnlyFailed bool
 }
 
+// AlterOffsets begins a change of a stopped connector's offsets: a new generation, a fencing round, and the lease of task 0, under whose id a runner writes. It is answered with that lease and the session of the runner that
+// holds it; whoever asked then asks the runner. The lease ends like every lease, by the runner's TaskEnded.
+type AlterOffsets struct{ Name string }
+
+// ChangeDelivery changes a connector's delivery guarantee: a new generation with a fencing round; answered when it is stored.
+type ChangeDelivery struct {
+	Name string
+	// Guarantee is exactly-once or at-least-once.
+	Guarantee string
+}
+
 // DrainRunner has a runner's tasks moved to others, one by one, or ends that; answered at once.
 type DrainRunner struct {
 	Name string
@@ -79,8 +90,10 @@ func (Stop) op()           {}
 func (Restart) op()        {}
 func (EndTransaction) op() {}
 
-func (DrainRunner) op() {}
-func (RaiseLevel) op()  {}
+func (AlterOffsets) op()   {}
+func (ChangeDelivery) op() {}
+func (DrainRunner) op()    {}
+func (RaiseLevel) op()     {}
 
 // Target is what a user wants a connector to do.
 type Target string
@@ -112,6 +125,9 @@ type Result struct {
 	// Mended are the hangs that EndTransaction ended, and Aborted says that it aborted an open transaction.
 	Mended  []Mended
 	Aborted bool
+	// Lease and Session are AlterOffsets': what to write under, and whom to ask to.
+	Lease   Lease
+	Session SessionID
 }
 
 // Code is the kind of an Error.

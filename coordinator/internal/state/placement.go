@@ -59,7 +59,7 @@ func (s *State) takersFor(c *connector) []assign.Runner {
 
 // place grants the tasks that nobody has.
 func (s *State) place(c *connector) {
-	if !c.runs() || !c.Filled || c.Plugin.Name == "" || !c.fenced() {
+	if !c.runs() || !c.Filled || c.Plugin.Name == "" || !c.fenced() || c.altering() != nil || c.PlainMs > 0 && c.settings.plain == 0 {
 		return
 	}
 	var open []uint32

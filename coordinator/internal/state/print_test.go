@@ -65,6 +65,9 @@ func (m *sim) print(out *strings.Builder, e Effect) {
 		if e.Result.Restarted > 0 {
 			fmt.Fprintf(out, ", %d tasks", e.Result.Restarted)
 		}
+		if l := e.Result.Lease; l != (Lease{}) {
+			fmt.Fprintf(out, ", lease %s on %s", l, m.nameOf(e.Result.Session))
+		}
 		if c := e.Result.Connector; c != nil {
 			fmt.Fprintf(out, ", %s %s", c.Name, c.State)
 		}
@@ -109,6 +112,9 @@ func printMessage(m *runnerv1.SessionResponse) string {
 		return fmt.Sprintf("welcome, term %d", m.GetTerm())
 	case *runnerv1.SessionResponse_HeartbeatAnswer:
 		text := fmt.Sprintf("renewed for %s", time.Duration(b.HeartbeatAnswer.GetTtlMs())*time.Millisecond)
+		if ms := b.HeartbeatAnswer.GetAtLeastOnceTtlMs(); ms > 0 {
+			text += fmt.Sprintf(", at-least-once for %s", time.Duration(ms)*time.Millisecond)
+		}
 		for _, l := range b.HeartbeatAnswer.GetLost() {
 			text += fmt.Sprintf(", lost %s", LeaseOf(l))
 		}

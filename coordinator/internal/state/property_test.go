@@ -83,7 +83,7 @@ func (m *chaos) operate() {
 	m.lives++
 	life := fmt.Sprintf("life%d", m.lives)
 	config := map[string]string{"connector.class": "file", "tasks.max": m.pick("tasks.max", []string{"1", "2", "4"})}
-	switch m.pick("op", []string{"create", "create", "apply", "apply", "delete", "pause", "resume", "resume", "stop", "restart", "restart", "failed", "gave up"}) {
+	switch m.pick("op", []string{"create", "create", "apply", "apply", "delete", "pause", "resume", "resume", "stop", "restart", "restart", "failed", "gave up", "alter", "deliver"}) {
 	case "create":
 		m.ask(Create{Name: name, Incarnation: life, Config: config})
 	case "apply":
@@ -100,6 +100,10 @@ func (m *chaos) operate() {
 		m.ask(Restart{Name: name})
 	case "failed":
 		m.ask(Restart{Name: name, OnlyFailed: true})
+	case "alter":
+		m.ask(AlterOffsets{Name: name})
+	case "deliver":
+		m.ask(ChangeDelivery{Name: name, Guarantee: m.pick("guarantee", []string{exactlyOnce, atLeastOnce})})
 	case "gave up":
 		m.step(GaveUp{ID: m.asks})
 	}
@@ -327,7 +331,7 @@ func (m *chaos) obey(r *simRunner) {
 		c := m.state.connectors[l.Connector]
 		if now := c.leases[l.Task]; now == nil || now.Lease != l {
 			delete(r.held, task)
-		} else if now.State == leaseRevoked {
+		} else if now.State == leaseRevoked || now.Alter {
 			m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: l.Wire(), Clean: true}}})
 		} else if st := c.statuses[l.Task]; st == nil || st.state != taskRunning {
 			r.seq++

@@ -73,6 +73,8 @@ type nameRecord struct {
 	IDs uint32 `json:"ids"`
 	// PlanEpoch is the last one used.
 	PlanEpoch uint64 `json:"plan_epoch"`
+	// PlainMs isn't 0 while a plain producer of a lease that ended uncleanly may still write: it is their longest message time-out.
+	PlainMs uint64 `json:"plain_ms,omitempty"`
 }
 
 // connectorRecord is connector/<name>.
@@ -106,6 +108,10 @@ type leaseRecord struct {
 	State   leaseState `json:"state"`
 	// Reason of a revocation.
 	Reason string `json:"reason,omitempty"`
+	// PlainMs is the message time-out of a task's plain producer, which can't be fenced; 0 under exactly-once.
+	PlainMs uint64 `json:"plain_ms,omitempty"`
+	// Alter says that it isn't for a task: offsets are changed under it.
+	Alter bool `json:"alter,omitempty"`
 }
 
 // leaseState is how a lease stands.

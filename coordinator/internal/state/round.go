@@ -80,6 +80,9 @@ func (s *State) fencedAll(c *connector) {
 		c.Fenced = r.generation
 		// Nobody but the tasks of this generation can use an id from here on, and none has been granted yet.
 		c.IDs = c.Tasks
+		if c.wantsAlter() && !c.Deleting {
+			c.IDs = max(c.IDs, 1) // task 0's id is used next
+		}
 		s.putName(c)
 	}
 	for _, task := range r.tasks {

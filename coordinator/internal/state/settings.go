@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/assign"
 	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
@@ -16,6 +17,7 @@ const (
 	keyPluginVersion   = "plugin.version"
 	keyPluginSHA256    = "plugin.sha256"
 	keyOffsetsTopic    = "offsets.storage.topic"
+	keyGuarantee       = "delivery.guarantee"
 	keyPlacementLabels = "placement.labels"
 	keyPlacementPrefer = "placement.prefer"
 	keyPlacementSpread = "placement.spread"
@@ -32,7 +34,18 @@ type settings struct {
 	need         assign.Need
 	tasksMax     uint32
 	offsetsTopic string
+	// plain is 0 under exactly-once. Under at-least-once it is the message time-out of the plain producers: how long one may go on to send what it has, and nobody can fence it.
+	plain time.Duration
 }
+
+// Values of delivery.guarantee. This version's runners refuse the second; the core knows what it means.
+const (
+	exactlyOnce = "exactly-once"
+	atLeastOnce = "at-least-once"
+)
+
+// plainMessageTimeout is librdkafka's default of message.timeout.ms.
+const plainMessageTimeout = 5 * time.Minute
 
 // parse reads a configuration. The runner that validated it has checked these keys too, so that problems here mean that nobody asked it.
 func parse(config map[string]string) (settings, []*pluginv1.Problem) {
@@ -53,6 +66,13 @@ func parse(config map[string]string) (settings, []*pluginv1.Problem) {
 		}
 		s.tasksMax = uint32(n)
 	}
+	switch text := config[keyGuarantee]; text {
+	case "", exactlyOnce:
+	case atLeastOnce:
+		s.plain = messageTimeout(config)
+	default:
+		wrong(keyGuarantee, "is %q; it is %s or %s", text, exactlyOnce, atLeastOnce)
+	}
 	labels := func(key string) map[string]string {
 		labels, ok := parseLabels(config[key])
 		if !ok {
@@ -69,6 +89,16 @@ func parse(config map[string]string) (settings, []*pluginv1.Problem) {
 		wrong("", "the configuration takes %d bytes as JSON, the limit is %d", size, mostConfigBytes)
 	}
 	return s, problems
+}
+
+// messageTimeout is how long a connector's plain producers try to send a record, under either of librdkafka's names for it.
+func messageTimeout(config map[string]string) time.Duration {
+	for _, key := range []string{"producer.override.message.timeout.ms", "producer.override.delivery.timeout.ms"} {
+		if ms, err := strconv.ParseUint(strings.TrimSpace(config[key]), 10, 31); err == nil && ms > 0 {
+			return time.Duration(ms) * time.Millisecond
+		}
+	}
+	return plainMessageTimeout
 }
 
 // parseLabels reads label=value, several separated by commas. Empty is none.

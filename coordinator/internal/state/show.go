@@ -106,7 +106,9 @@ func (s *State) standing(c *connector, tasks []TaskView) (state, message string)
 	switch {
 	case c.Deleting:
 		return connectorDeleting, s.progress(c)
-	case c.Target == TargetStopped && c.idle() && c.fenced():
+	case c.Target == TargetStopped && c.altering() != nil:
+		return connectorStopped, "its offsets are being changed by runner " + c.altering().Runner
+	case c.Target == TargetStopped && c.idle() && c.fenced() && c.PlainMs == 0:
 		return connectorStopped, ""
 	case c.refusal != "":
 		return taskFailed, "fencing failed: " + c.refusal
@@ -136,6 +138,8 @@ func (s *State) progress(c *connector) string {
 	switch {
 	case ending > 0:
 		return "waiting for " + many(ending, "task") + " to end"
+	case c.PlainMs > 0 && c.fenced():
+		return fmt.Sprintf("waiting for up to %s more: a host didn't answer, and its producer can't be fenced under at-least-once", max(0, c.quiet.Sub(s.now)).Round(time.Second))
 	case c.round != nil:
 		return "fencing " + many(len(c.round.tasks), "transactional id")
 	}

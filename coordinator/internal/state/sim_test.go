@@ -43,6 +43,8 @@ type sim struct {
 	// open has the leases under which a task may still write: granted, and neither ended cleanly nor fenced since.
 	open map[string][]Lease
 	high map[string]uint64 // epochs by connector and task
+	// loud is until when a plain producer may still write, by connector.
+	loud map[string]time.Time
 	// balanced is when a task was last taken back for balance; onItsWay is the one that was and isn't granted again yet.
 	balanced map[string]time.Time
 	onItsWay Lease
@@ -66,7 +68,7 @@ func newSim(t fataler, options Options) *sim {
 	options.Cluster = "t"
 	m := &sim{
 		t: t, options: options, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), log: map[string]Record{},
-		replay: 1, runners: map[string]*simRunner{}, open: map[string][]Lease{}, high: map[string]uint64{}, balanced: map[string]time.Time{}, lasting: map[string]string{},
+		replay: 1, runners: map[string]*simRunner{}, open: map[string][]Lease{}, high: map[string]uint64{}, loud: map[string]time.Time{}, balanced: map[string]time.Time{}, lasting: map[string]string{},
 	}
 	m.lead()
 	return m
@@ -124,10 +126,21 @@ func (m *sim) persist(p Persist) {
 		if old, ok := m.log[r.Key]; ok && strings.HasPrefix(r.Key, keyName) {
 			m.grows(old, r)
 		}
+		m.listen(r)
 		if r.Value == nil {
 			delete(m.log, r.Key)
 		} else {
 			m.log[r.Key] = r
+		}
+	}
+}
+
+// listen notes until when a plain producer may write that was left behind: as long as its lease can last and as it tries to send.
+func (m *sim) listen(r Record) {
+	var l leaseRecord
+	if strings.HasPrefix(r.Key, keyLease) && r.Value != nil && load(r, &l) == nil && l.State == leaseLost && l.PlainMs > 0 {
+		if until := m.now.Add(time.Duration(l.PlainMs) * time.Millisecond); until.After(m.loud[l.Connector]) {
+			m.loud[l.Connector] = until
 		}
 	}
 }
@@ -163,6 +176,15 @@ func (m *sim) happen(e Effect, persisted bool) {
 		for _, r := range m.runners {
 			if r.session == e.Session {
 				r.session = 0
+			}
+		}
+	case Reply:
+		if l := e.Result.Lease; l != (Lease{}) {
+			for _, r := range m.runners {
+				if r.session == e.Result.Session {
+					m.granted(l, persisted)
+					r.held[taskName(l.Connector, l.Task)] = l
+				}
 			}
 		}
 	case StartRound:
@@ -224,6 +246,10 @@ func (m *sim) receive(r *simRunner, msg *runnerv1.SessionResponse, persisted boo
 		if until.After(m.wrote.Add(m.state.options.LeaseTTL)) {
 			m.t.Fatalf("I7: renewed until %s, the last transaction was at %s", until, m.wrote)
 		}
+		until = m.now.Add(time.Duration(b.HeartbeatAnswer.GetAtLeastOnceTtlMs()) * time.Millisecond)
+		if until.After(m.wrote.Add(m.state.options.PlainLeaseTTL)) {
+			m.t.Fatalf("I7: renewed until %s, the last transaction was at %s", until, m.wrote)
+		}
 		for _, w := range b.HeartbeatAnswer.GetLost() {
 			l := LeaseOf(w)
 			if r.held[taskName(l.Connector, l.Task)] == l {
@@ -267,6 +293,8 @@ func (m *sim) granted(l Lease, persisted bool) {
 		m.t.Fatalf("granted %s, the log has %+v", l, stored)
 	case name.Fenced != name.Generation || l.Generation != name.Generation:
 		m.t.Fatalf("I2: granted %s, the log has %+v", l, name)
+	case stored.PlainMs == 0 && m.now.Before(m.loud[l.Connector]):
+		m.t.Fatalf("granted %s while a plain producer may write until %s", l, m.loud[l.Connector])
 	case l.Task >= name.IDs:
 		m.t.Fatalf("I2: granted %s, the log counts %d ids", l, name.IDs)
 	}

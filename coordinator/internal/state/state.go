@@ -36,6 +36,8 @@ type Options struct {
 	LevelMin, LevelMax uint32
 	// LeaseTTL is how long a renewal lasts. Default 10 s.
 	LeaseTTL time.Duration
+	// PlainLeaseTTL is the same for at-least-once tasks, which stop when their lease runs out: a hard take-over of the coordinator must fit into it three times. Default 30 s.
+	PlainLeaseTTL time.Duration
 	// Heartbeat is how often runners send one. Default LeaseTTL/5.
 	Heartbeat time.Duration
 	// Reconnect is how long a runner whose session this leader has held may stay away before its tasks move. Default 2 s.
@@ -51,6 +53,7 @@ type Options struct {
 // withDefaults fills what isn't set.
 func (o Options) withDefaults() Options {
 	o.LeaseTTL = cmp.Or(o.LeaseTTL, 10*time.Second)
+	o.PlainLeaseTTL = cmp.Or(o.PlainLeaseTTL, 30*time.Second)
 	o.Heartbeat = cmp.Or(o.Heartbeat, o.LeaseTTL/5)
 	o.Reconnect = cmp.Or(o.Reconnect, 2*time.Second)
 	o.Drain = cmp.Or(o.Drain, 20*time.Second)
@@ -196,10 +199,11 @@ func (s *State) takeOver() {
 			}
 			s.hold(l)
 			c.last[task] = l.Runner
-			l.expires = s.settled
+			l.expires = s.now.Add(s.ttlOf(l))
 			l.deadline = s.now.Add(s.options.Drain)
 			s.wakeAt(l.deadline)
 		}
+		s.noiseAgain(c)
 		if c.Planner != "" {
 			s.plans[c.Planner]++
 			c.planner.gone = s.settled
@@ -228,6 +232,9 @@ func (s *State) tick() {
 		}
 		if s.due(c.planner.gone) || s.due(s.settled) {
 			s.touch(c)
+		}
+		if s.due(c.quiet) {
+			s.quietNow(c)
 		}
 		if s.due(c.retry) {
 			c.retry = time.Time{}
@@ -293,6 +300,7 @@ func (s *State) rescan() {
 	}
 	for _, c := range s.connectors {
 		next(c.retry)
+		next(c.quiet)
 		next(c.planner.gone)
 		for _, p := range c.pauses {
 			next(p.until)
@@ -301,6 +309,9 @@ func (s *State) rescan() {
 			switch l.State {
 			case leaseHeld:
 				next(l.expires)
+				if l.Alter {
+					next(l.deadline)
+				}
 			case leaseRevoked:
 				next(l.expires)
 				next(l.deadline)

@@ -26,6 +26,7 @@ import (
 //	plan RUNNER CONNECTOR                    a task set, one claim a line; without lines a failure
 //	prepare|confirm|look|heartbeat|ended|status|topics|claim RUNNER TASK …
 //	                                         messages; generation=, epoch=, incarnation=, term= change the lease or the term
+//	alter NAME, deliver NAME GUARANTEE       a change of offsets, of the delivery
 //	drain RUNNER [undo]                      an operator's drain; draining RUNNER: it wants to go
 //	warmed RUNNER [failed=…]                 it answers every WarmUp
 //	prepared [failed=…]                      the fencer answers every PrepareID
@@ -79,7 +80,7 @@ func (m *sim) command(t *testing.T, d *datadriven.TestData) ([]Effect, string) {
 		return m.step(SessionClosed{Session: session, Reason: "connection reset"}), ""
 	case "warmed":
 		return m.warmed(m.runners[first()], strings.ReplaceAll(arg(d, "failed"), "_", " ")), ""
-	case "create", "apply", "delete", "pause", "resume", "stop", "restart", "drain":
+	case "create", "apply", "delete", "pause", "resume", "stop", "restart", "drain", "alter", "deliver":
 		return m.ask(m.cmdOp(t, d)), ""
 	case "plan":
 		return m.cmdPlan(t, d), ""
@@ -242,6 +243,10 @@ func (m *sim) cmdOp(t *testing.T, d *datadriven.TestData) Op {
 		return Resume{Name: name}
 	case "stop":
 		return Stop{Name: name}
+	case "alter":
+		return AlterOffsets{Name: name}
+	case "deliver":
+		return ChangeDelivery{Name: name, Guarantee: d.CmdArgs[1].Key}
 	case "drain":
 		return DrainRunner{Name: name, Undo: d.HasArg("undo")}
 	case "restart":

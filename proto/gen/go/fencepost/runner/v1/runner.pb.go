@@ -1553,9 +1553,11 @@ type HeartbeatAnswer struct {
 	// How long the leases last, counted from when the heartbeat was sent. At most Welcome.lease_ttl_ms.
 	TtlMs uint64 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	// Leases of the heartbeat that are no longer the runner's: it stops their tasks at once.
-	Lost          []*Lease `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Lost []*Lease `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty"`
+	// How long leases of at-least-once tasks last, counted likewise; 0 where the heartbeat names none.
+	AtLeastOnceTtlMs uint64 `protobuf:"varint,14,opt,name=at_least_once_ttl_ms,json=atLeastOnceTtlMs,proto3" json:"at_least_once_ttl_ms,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *HeartbeatAnswer) Reset() {
@@ -1607,6 +1609,13 @@ func (x *HeartbeatAnswer) GetLost() []*Lease {
 		return x.Lost
 	}
 	return nil
+}
+
+func (x *HeartbeatAnswer) GetAtLeastOnceTtlMs() uint64 {
+	if x != nil {
+		return x.AtLeastOnceTtlMs
+	}
+	return 0
 }
 
 // PrepareStart asks the leader to note the last decision of a task's transactional id and to fence it: the step before the runner's own initialisation. Asked again before every further initialisation.
@@ -3896,11 +3905,12 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\fcoordinators\x18\x03 \x03(\tR\fcoordinators\"Q\n" +
 	"\tHeartbeat\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x122\n" +
-	"\x06leases\x18\x02 \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x06leases\"j\n" +
+	"\x06leases\x18\x02 \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x06leases\"\x9a\x01\n" +
 	"\x0fHeartbeatAnswer\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x15\n" +
 	"\x06ttl_ms\x18\x02 \x01(\x04R\x05ttlMs\x12.\n" +
-	"\x04lost\x18\x03 \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x04lost\"_\n" +
+	"\x04lost\x18\x03 \x03(\v2\x1a.fencepost.runner.v1.LeaseR\x04lost\x12.\n" +
+	"\x14at_least_once_ttl_ms\x18\x0e \x01(\x04R\x10atLeastOnceTtlMs\"_\n" +
 	"\fPrepareStart\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x120\n" +
