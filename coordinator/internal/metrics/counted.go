@@ -13,6 +13,7 @@ type counted struct {
 	ids              *prometheus.CounterVec
 	looks            *prometheus.CounterVec
 	hanging          *prometheus.CounterVec
+	healed, left     *prometheus.CounterVec
 	sessions         *prometheus.CounterVec
 	grants, takeback *prometheus.CounterVec
 	missed           prometheus.Counter
@@ -44,7 +45,9 @@ func newCounted() counted {
 		roundTime: seconds("fencing_round_duration_seconds", "How long fencing rounds took that were done.", 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
 		ids:       counters("fencing_ids_total", "Transactional ids fenced: in rounds, and single ones before the start of a task.", labelFor),
 		looks:     counters("looks_total", "Looks for hanging transactions, by what they found.", labelOutcome),
-		hanging:   counters("hanging_partitions_found_total", "Partitions that looks found hanging by a transaction of the connector's own and that could not be healed. One that goes on hanging is found again.", labelConnector),
+		hanging:   counters("hanging_partitions_found_total", "Partitions that looks found hanging by a transaction of the connector's own. One that goes on hanging is found again.", labelConnector),
+		healed:    counters("hanging_partitions_healed_total", "Hanging partitions whose transaction was ended in the direction that was decided.", labelConnector),
+		left:      counters("hanging_partitions_left_total", "Hanging partitions that an attempt to heal them left to a person: the direction isn't proven, or a right is missing.", labelConnector),
 		sessions:  counters("coordinator_session_changes_total", "Sessions of runners that opened and closed while this coordinator led.", labelChange),
 		grants:    counters("connector_grants_total", "Tasks granted to runners.", labelConnector),
 		takeback:  counters("connector_revokes_total", "Tasks taken back from connected runners.", labelConnector),
@@ -74,13 +77,13 @@ func seconds(name, help string, buckets ...float64) prometheus.Histogram {
 
 func (c *counted) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		c.elections, c.transactions, c.records, c.transactionTime, c.rounds, c.roundTime, c.ids, c.looks, c.hanging, c.sessions, c.grants, c.takeback, c.missed,
+		c.elections, c.transactions, c.records, c.transactionTime, c.rounds, c.roundTime, c.ids, c.looks, c.hanging, c.healed, c.left, c.sessions, c.grants, c.takeback, c.missed,
 	}
 }
 
 // forget takes a connector's labels away.
 func (c *counted) forget(connector string) {
-	for _, vec := range []*prometheus.CounterVec{c.hanging, c.grants, c.takeback} {
+	for _, vec := range []*prometheus.CounterVec{c.hanging, c.healed, c.left, c.grants, c.takeback} {
 		vec.DeleteLabelValues(connector)
 	}
 }

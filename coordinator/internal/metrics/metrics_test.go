@@ -122,7 +122,7 @@ func everything(t *testing.T) *bed {
 	b.Lead(viewOf(leading(t)))
 	b.shell.Sender.Send(grant("orders"))
 	b.shell.Sender.Send(state.Send{Message: &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: &runnerv1.Revoke{Lease: &runnerv1.Lease{Connector: "orders"}, Reason: "s3cret"}}}})
-	b.submit(t, state.Looked{Lease: state.Lease{Connector: "orders"}, Hanging: []state.Hang{{}}})
+	b.submit(t, state.Looked{Lease: state.Lease{Connector: "orders"}, Hanging: []state.Hang{{}}}, state.Healed{Connector: "orders"})
 	return b
 }
 
@@ -292,10 +292,12 @@ func TestTransactionsLooksAndSessionsAreCounted(t *testing.T) {
 	}
 	of := state.Lease{Connector: "orders"}
 	b.submit(t, state.Looked{Lease: of}, state.Looked{Lease: of, Failed: "no broker"}, state.Looked{Lease: of, Hanging: []state.Hang{{}, {}}})
+	b.submit(t, state.Found{Connector: "orders", Hanging: []state.Hang{{}}}, state.Healed{Connector: "orders", Mended: []state.Mended{{}, {}}, Left: []*runnerv1.HangingPartition{{}}})
 	b.submit(t, state.SessionOpened{}, state.SessionOpened{}, state.SessionClosed{})
 	want(t, b, map[string]float64{
 		`config_log_transactions_total{outcome="committed"}`: 1, `config_log_transactions_total{outcome="failed"}`: 1, "config_log_records_total": 2, "config_log_transaction_duration_seconds_count": 1,
-		`looks_total{outcome="clean"}`: 1, `looks_total{outcome="failed"}`: 1, `looks_total{outcome="hanging"}`: 1, `hanging_partitions_found_total{connector="orders"}`: 2,
+		`looks_total{outcome="clean"}`: 1, `looks_total{outcome="failed"}`: 1, `looks_total{outcome="hanging"}`: 1, `hanging_partitions_found_total{connector="orders"}`: 3,
+		`hanging_partitions_healed_total{connector="orders"}`: 2, `hanging_partitions_left_total{connector="orders"}`: 1,
 		`coordinator_session_changes_total{change="opened"}`: 2, `coordinator_session_changes_total{change="closed"}`: 1,
 	})
 }

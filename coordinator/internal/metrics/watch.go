@@ -142,6 +142,9 @@ func (m *Metrics) event(event state.Event) {
 		if n := len(e.Hanging); n > 0 {
 			m.ofConnector(c.hanging, e.Lease.Connector, n)
 		}
+	case state.Healed:
+		m.ofConnector(c.healed, e.Connector, len(e.Mended))
+		m.ofConnector(c.left, e.Connector, len(e.Left))
 	case state.Found:
 		m.ofConnector(c.hanging, e.Connector, len(e.Hanging))
 	case state.SessionOpened:

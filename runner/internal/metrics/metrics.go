@@ -43,6 +43,7 @@ type Config struct {
 type Metrics struct {
 	cfg Config
 
+	most  int // maxTasks, but for tests
 	mu    sync.Mutex
 	tasks map[lease.ID]*figures
 	// begun are attempts that came as far as running, stillborn those that ended before.
@@ -50,7 +51,9 @@ type Metrics struct {
 }
 
 // New makes Metrics; whoever calls it registers them.
-func New(cfg Config) *Metrics { return &Metrics{cfg: cfg, tasks: map[lease.ID]*figures{}} }
+func New(cfg Config) *Metrics {
+	return &Metrics{cfg: cfg, most: maxTasks, tasks: map[lease.ID]*figures{}}
+}
 
 // Watch passes everything on to a session and keeps what it says of tasks.
 func (m *Metrics) Watch(to supervisor.Session) supervisor.Session {
@@ -118,10 +121,10 @@ func (m *Metrics) of(l lease.Lease) *figures {
 
 // makeRoom forgets tasks that have left long ago and, where there are too many all the same, the one that left first.
 func (m *Metrics) makeRoom() {
-	if len(m.tasks) < maxTasks {
+	if len(m.tasks) < m.most {
 		return // A scrape forgets, too.
 	}
-	if m.forget(time.Now()); len(m.tasks) < maxTasks {
+	if m.forget(time.Now()); len(m.tasks) < m.most {
 		return
 	}
 	var oldest lease.ID

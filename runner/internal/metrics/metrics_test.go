@@ -289,13 +289,17 @@ func TestATaskThatLeftIsShownForAWhile(t *testing.T) {
 
 func TestTheNumberOfTasksIsBounded(t *testing.T) {
 	b := newBed()
-	for i := range maxTasks + 100 {
+	b.most = 50
+	for i := range 1000 {
 		l := lease.Lease{Connector: "c", Task: uint32(i), Epoch: uint64(i + 1)}
 		b.told.Status(session.Status{Lease: l, State: session.Running})
 		b.told.Ended(l, true, "")
 	}
-	if len(b.tasks) > maxTasks {
+	if len(b.tasks) != b.most {
 		t.Error(len(b.tasks))
+	}
+	if b.tasks[lease.ID{Connector: "c", Task: 999}] == nil || b.tasks[lease.ID{Connector: "c", Task: 1}] != nil {
+		t.Error("not the one that left first was forgotten")
 	}
 }
 
