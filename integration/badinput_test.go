@@ -93,6 +93,12 @@ func TestTopicThatIsNotThere(t *testing.T) {
 		}
 		return nil
 	})
+	began := time.Now()
+	bed.MustCLI("stop", "numbers")
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("to stop it took %s", took)
+	}
+	bed.MustCLI("resume", "numbers")
 	harness.CreateTopic(t, bed.Bootstrap, load.topic, 1)
 	bed.CLI("restart", "numbers")
 	bed.AwaitCaughtUp(time.Minute, "numbers")

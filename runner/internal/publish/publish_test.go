@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -430,6 +432,66 @@ func TestHandleIsTheProducersOwn(t *testing.T) {
 	}
 }
 
+// stuckLogger is a log that nobody reads: from when it is armed on, every line waits.
+type stuckLogger struct {
+	hclog.Logger
+	armed atomic.Bool
+	until chan struct{}
+}
+
+func (l *stuckLogger) Log(hclog.Level, string, ...any) {
+	if l.armed.Load() {
+		<-l.until
+	}
+}
+
+// TestEventsThatNobodyTakesHoldNothingUpForEver: where the goroutine that takes the client's events stands still, a commit ends in its time, half of nothing is readable, and the producer is left behind in its time.
+func TestEventsThatNobodyTakesHoldNothingUpForEver(t *testing.T) {
+	bed, _ := fakeBed(t)
+	l := &stuckLogger{Logger: hclog.NewNullLogger(), until: make(chan struct{})}
+	p, topic := bed.producer(t, "unread", func(cfg *Config) {
+		cfg.Logger, cfg.Overrides = l, map[string]string{"debug": "msg,eos"}
+	}), bed.topic(t, 1, nil)
+	transact(t, p, numbered(0, 50, 10), topic)
+	l.armed.Store(true)
+	if err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Produce(short(t), numbered(50, 50, 10), []string{"", topic}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	err := p.Commit(within(t, 3*time.Second))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the commit took %s", took)
+	}
+	began = time.Now()
+	if closed := p.Close(within(t, time.Second)); closed == nil {
+		t.Error("it closed, although its events stand still")
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the close took %s", took)
+	}
+	close(l.until)
+	awaitNoneLeft(t)
+	bed.producer(t, "unread", nil) // the next life ends what is still open
+	if readable := len(bed.read(t, topic)); readable != 50 && readable != 100 || err == nil && readable != 100 {
+		t.Errorf("%d records are readable after a commit that returned %v", readable, err)
+	}
+}
+
+// awaitNoneLeft waits until no producer is left behind any more.
+func awaitNoneLeft(t *testing.T) {
+	t.Helper()
+	for leaked.Load() > 0 {
+		select {
+		case <-t.Context().Done():
+			t.Fatal("still on the count")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func TestProducerThatDoesNotCloseIsLeftBehindFourTimes(t *testing.T) {
 	bed, _ := fakeBed(t)
 	stuck := make(chan struct{})
@@ -452,11 +514,5 @@ func TestProducerThatDoesNotCloseIsLeftBehindFourTimes(t *testing.T) {
 	}
 	// They end late, and are off the count then.
 	close(stuck)
-	for leaked.Load() > 0 {
-		select {
-		case <-t.Context().Done():
-			t.Fatal("still on the count")
-		case <-time.After(time.Millisecond):
-		}
-	}
+	awaitNoneLeft(t)
 }
