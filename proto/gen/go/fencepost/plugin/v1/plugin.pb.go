@@ -2869,6 +2869,7 @@ type DeclaredPartition struct {
 	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// A JSON object whose values are texts, numbers, booleans or null, for example {"file":"a.log"}. Not empty. Fields keep their order when a new offset is stored, so that
 	// an offset moves between Kafka Connect and Fencepost in one spelling; two objects with equal canonical forms are the same partition.
+	// One whose first field in the canonical form is `fencepost.task` is refused: such keys beside the stored offsets are Fencepost's own.
 	Partition     []byte `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
