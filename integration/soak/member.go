@@ -22,14 +22,16 @@ type member struct {
 	process *process.Process
 	// wanted says that it should run: its end is nobody's intention then.
 	wanted bool
-	watch  sync.WaitGroup
+	// over says that it is never started again.
+	over  bool
+	watch sync.WaitGroup
 }
 
 // start starts it, unless it runs.
 func (m *member) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.process != nil && m.process.Running() {
+	if m.over || m.process != nil && m.process.Running() {
 		return nil
 	}
 	p, err := process.Start(m.spec())
@@ -86,6 +88,18 @@ func (m *member) stop(limit time.Duration) error {
 		return fmt.Errorf("%s ended with %v after SIGTERM", m.name, p.State())
 	}
 	return nil
+}
+
+// end kills it for good, and waits for who watched it.
+func (m *member) end() {
+	m.mu.Lock()
+	m.over, m.wanted = true, false
+	p := m.process
+	m.mu.Unlock()
+	if p != nil {
+		p.Kill()
+	}
+	m.watch.Wait()
 }
 
 func (m *member) freeze() error { return m.now().Signal(syscall.SIGSTOP) }

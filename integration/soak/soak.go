@@ -233,6 +233,18 @@ func (r *run) await(ctx context.Context, until time.Time) bool {
 	return false
 }
 
+// lost says whether anything has been violated.
+func (r *run) lost() bool {
+	select {
+	case <-r.watch.bad:
+		return true
+	case <-r.broken:
+		return true
+	default:
+		return false
+	}
+}
+
 // hold takes a target for one fault. What strikes everything waits for nobody, and nobody for it.
 func (r *run) hold(target string) bool {
 	r.mu.Lock()
@@ -271,6 +283,9 @@ func (r *run) strike(ctx context.Context, o *outcome) {
 	}
 	o.healed = time.Now()
 	r.release(o.Target)
+	if r.lost() {
+		return // there is nothing to wait for
+	}
 	if err := r.watch.flows(ctx, o.healed, stuckAfter); err != nil && ctx.Err() == nil {
 		r.violated("stuck: %s after the end of %s: %v", stuckAfter, o.Step, err)
 	}
@@ -279,7 +294,9 @@ func (r *run) strike(ctx context.Context, o *outcome) {
 
 // finish ends the world in an orderly way, once every source partition flows again, and has everything read.
 func (r *run) finish(ctx context.Context) (*findings, error) {
-	if err := r.watch.allFlow(ctx, time.Now(), stuckAfter); err != nil {
+	if r.lost() {
+		r.describe(ctx)
+	} else if err := r.watch.allFlow(ctx, time.Now(), stuckAfter); err != nil {
 		r.violated("stuck: %s after the last fault: %v", stuckAfter, err)
 		r.describe(ctx)
 	}

@@ -273,10 +273,7 @@ func (w *world) admin(use func(*kadm.Client) error) error {
 // close ends everything that still runs, and removes the folders.
 func (w *world) close() {
 	for _, m := range append(append([]*member{}, w.runners...), w.coordinators...) {
-		if p := m.let(); p != nil {
-			p.Kill()
-		}
-		m.watch.Wait()
+		m.end()
 	}
 	for _, n := range w.networks {
 		n.close()
