@@ -107,11 +107,11 @@ func (c *connector) idle() bool {
 	return true
 }
 
-// lost has the tasks whose ids are to be fenced before they are granted again, sorted.
-func (c *connector) lost() []uint32 {
+// lost has the tasks whose ids are to be fenced before they are granted again, sorted; refused ones only where asked for.
+func (c *connector) lost(refused bool) []uint32 {
 	var tasks []uint32
 	for task, l := range c.leases {
-		if l.State == leaseLost {
+		if l.State == leaseLost && (refused || !l.refused) {
 			tasks = append(tasks, task)
 		}
 	}
@@ -119,8 +119,8 @@ func (c *connector) lost() []uint32 {
 	return tasks
 }
 
-// fenced says that no task of the connector can write but those that hold a lease: no generation before this one, and no lost lease.
-func (c *connector) fenced() bool { return c.Fenced == c.Generation && len(c.lost()) == 0 }
+// fenced says that nothing of the connector can write but tasks that hold a lease, and those whose ids can't be fenced for want of a right: no generation before this one, and no lost lease whose fencing hasn't been tried.
+func (c *connector) fenced() bool { return c.Fenced == c.Generation && len(c.lost(false)) == 0 }
 
 // named gives what there is under a name, and makes it where there is nothing.
 func (s *State) named(name string) *connector {

@@ -44,6 +44,8 @@ type lease struct {
 	expires time.Time
 	// deadline is when a revoked one is taken for lost.
 	deadline time.Time
+	// refused says that the fencing of a lost one's id met a permanent refusal: its task waits for the next try, and no other does.
+	refused bool
 	// free frees the partitions that the task has claimed, once the lease has ended: a user restarts it.
 	free bool
 }
@@ -91,9 +93,9 @@ func (s *State) sessionOf(l *lease) SessionID {
 // lease makes the lease of a task, or of task 0's id for a change of offsets, for a runner.
 func (s *State) lease(c *connector, task uint32, r *runner) *lease {
 	// I2: only a fenced generation, and only an id that the log counts.
-	if c.Fenced != c.Generation || task >= c.IDs || len(c.lost()) > 0 || c.leases[task] != nil {
+	if !c.fenced() || task >= c.IDs || c.leases[task] != nil {
 		panic(fmt.Sprintf("grant of task %d of %q: generation %d, fenced %d, ids %d, lost %v, lease %v",
-			task, c.name, c.Generation, c.Fenced, c.IDs, c.lost(), c.leases[task]))
+			task, c.name, c.Generation, c.Fenced, c.IDs, c.lost(true), c.leases[task]))
 	}
 	c.Epoch++ // I6: persisted with this step
 	s.putName(c)

@@ -171,9 +171,15 @@ func (m *chaos) fenceSome() {
 	}
 	name := m.pick("round", sorted(m.rounds))
 	if m.chance("refused", 15) {
-		seq := m.rounds[name].Seq
+		failed := RoundFailed{Connector: name, Seq: m.rounds[name].Seq, Reason: "no right", Decisions: map[uint32]Decision{}}
+		for _, task := range m.rounds[name].Tasks[1:] {
+			if m.chance("fenced all the same", 50) {
+				failed.Decisions[task] = Decision{Outcome: OutcomeNone}
+				m.closed(taskName(name, task), func(Lease) bool { return true })
+			}
+		}
 		delete(m.rounds, name)
-		m.step(RoundFailed{Connector: name, Seq: seq, Reason: "no right"})
+		m.step(failed)
 		return
 	}
 	m.fenced(name, Decision{Outcome: Outcome(m.pick("outcome", []string{"none", "committed", "aborted", "unknown"})), ProducerID: 1})

@@ -21,17 +21,18 @@ func (s *State) fence(c *connector) {
 		s.emit(CancelRound{Connector: c.name, Seq: r.seq})
 		c.round = nil
 	}
-	if c.round != nil || s.now.Before(c.retry) {
+	if c.round != nil {
 		return
 	}
+	again := !s.now.Before(c.retry)
 	var tasks []uint32
 	switch {
 	case !full:
-		tasks = c.lost()
+		tasks = c.lost(again) // an id that was refused doesn't hold up those that were lost since
 		if len(tasks) == 0 {
 			return
 		}
-	case !c.idle():
+	case !again || !c.idle():
 		return
 	default:
 		// I2: every id that anyone before this generation may have used.
@@ -75,7 +76,7 @@ func (s *State) inForce(name string, seq uint64) *connector {
 // fencedAll notes that the round in force is done: the leases that it was for are over.
 func (s *State) fencedAll(c *connector) {
 	r := c.round
-	c.round, c.refusal, c.retry = nil, "", time.Time{}
+	c.round = nil
 	if r.full {
 		c.Fenced = r.generation
 		// Nobody but the tasks of this generation can use an id from here on, and none has been granted yet.
@@ -86,9 +87,17 @@ func (s *State) fencedAll(c *connector) {
 		s.putName(c)
 	}
 	for _, task := range r.tasks {
-		if l := c.leases[task]; l != nil && l.State == leaseLost {
-			s.end(c, l)
-		}
+		s.endLost(c, task)
+	}
+	if len(c.lost(true)) == 0 {
+		c.refusal, c.retry = "", time.Time{}
+	}
+}
+
+// endLost ends a lost lease whose id is fenced.
+func (s *State) endLost(c *connector, task uint32) {
+	if l := c.leases[task]; l != nil && l.State == leaseLost {
+		s.end(c, l)
 	}
 }
 
@@ -99,6 +108,16 @@ func (s *State) roundFailed(e RoundFailed) {
 		return
 	}
 	s.decided(c, e.Decisions)
+	if r := c.round; !r.full { // those whose ids are fenced all the same go on
+		for _, task := range r.tasks {
+			if _, fenced := e.Decisions[task]; fenced {
+				s.endLost(c, task)
+			} else if l := c.leases[task]; l != nil && l.State == leaseLost {
+				l.refused = true
+			}
+		}
+	}
+	s.touch(c)
 	c.round = nil
 	c.refusal = clip(e.Reason, mostErrorBytes)
 	c.retry = s.now.Add(s.options.FenceRetry)

@@ -87,6 +87,8 @@ func (s *State) stateOf(c *connector, task uint32, v *TaskView) {
 			v.State, v.Error, v.Cause = taskFailed, c.failed[task], "config"
 		case c.Target == TargetPaused:
 			v.State = taskPaused
+		case l != nil && l.refused:
+			v.Error, v.Cause, v.RetryAt = "fencing failed: "+c.refusal, "fenced", c.retry
 		case s.hostTrouble(c, task) != "":
 			v.Error, v.Cause, v.RetryAt = s.hostTrouble(c, task), "host", c.pauses[task].until
 		}
@@ -110,7 +112,7 @@ func (s *State) standing(c *connector, tasks []TaskView) (state, message string)
 		return connectorStopped, "its offsets are being changed by runner " + c.altering().Runner
 	case c.Target == TargetStopped && c.idle() && c.fenced() && c.PlainMs == 0:
 		return connectorStopped, ""
-	case c.refusal != "":
+	case c.refusal != "" && c.Fenced < c.Generation:
 		return taskFailed, "fencing failed: " + c.refusal
 	case c.Target == TargetStopped:
 		return connectorFencing, s.progress(c)

@@ -35,7 +35,8 @@ import (
 //	noting CONNECTOR/TASK                    the fencer asks for the note of an empty transaction
 //	healed CONNECTOR/TASK [outcome=…] [left=…] [failed=…] [fenced] [aborted]
 //	end CONNECTOR/TASK [force=…]             a user ends a transaction
-//	refused CONNECTOR task=N reason=…        … or met a permanent refusal
+//	refused CONNECTOR task=N reason=… [fenced=(N,…)]
+//	                                         … or met a permanent refusal, though it fenced some
 //	pass DURATION                            time passes
 //	show CONNECTOR, runners, log
 func TestTranscripts(t *testing.T) {
@@ -115,10 +116,15 @@ func (m *sim) command(t *testing.T, d *datadriven.TestData) ([]Effect, string) {
 	case "late-fenced":
 		return m.step(RoundDone{Connector: first(), Seq: number(t, arg(d, "seq"))}), ""
 	case "refused":
-		return m.step(RoundFailed{
+		failed := RoundFailed{
 			Connector: first(), Seq: m.rounds[first()].Seq, Task: uint32(number(t, arg(d, "task"))),
-			Reason: strings.ReplaceAll(arg(d, "reason"), "_", " "),
-		}), ""
+			Reason: strings.ReplaceAll(arg(d, "reason"), "_", " "), Decisions: map[uint32]Decision{},
+		}
+		for _, task := range strings.FieldsFunc(arg(d, "fenced"), func(c rune) bool { return c == ',' }) {
+			failed.Decisions[uint32(number(t, task))] = Decision{Outcome: OutcomeNone, ProducerID: 7, ProducerEpoch: 3}
+			m.closed(taskName(first(), uint32(number(t, task))), func(Lease) bool { return true })
+		}
+		return m.step(failed), ""
 	case "pass":
 		wait, err := time.ParseDuration(first())
 		if err != nil {
