@@ -208,7 +208,7 @@ func (c *Coordinator) lead(stopping context.Context, leadership *configlog.Leade
 		return nil
 	})
 	group.Go(func() error {
-		led = c.announce(ctx, core, &control.Leader{Core: core, Runners: runners, Rights: c.fencer, Roster: c.store})
+		led = c.announce(ctx, core, &control.Leader{Core: core, Runners: runners, Rights: c.fencer, Roster: c.store, Transactions: c.fencer})
 		return nil
 	})
 	cause = group.Wait()

@@ -79,7 +79,7 @@ With a Kafka cluster, run "fencepost coordinator" and "fencepost runner", as man
 		newDev(), newCoordinator(), newRunner(),
 		newCreate(), newApply(), newValidate(), newGet(), newDescribe(), newDelete(),
 		newPause(), newResume(), newStop(), newRestart(),
-		newOffsets(), newPlugins(), newRunners(), newCluster(), newVersion(),
+		newOffsets(), newPlugins(), newRunners(), newTransactions(), newCluster(), newVersion(),
 	)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

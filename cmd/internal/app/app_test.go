@@ -48,6 +48,17 @@ func (f *fakeControl) GetCluster(context.Context, *controlv1.GetClusterRequest) 
 	return &controlv1.GetClusterResponse{Leading: leader == "", Leader: leader, Term: 1}, nil
 }
 
+func (f *fakeControl) ListTransactions(context.Context, *controlv1.ListTransactionsRequest) (*controlv1.ListTransactionsResponse, error) {
+	return &controlv1.ListTransactionsResponse{Transactions: []*controlv1.Transaction{
+		{TransactionalId: "fencepost.c.orders.0", Connector: "orders", ConnectorExists: true, State: "Ongoing", AgeMs: 1500, OpenRecords: 7, Runner: "r1", ProducerId: 5, ProducerEpoch: 2, Partitions: []*controlv1.TransactionPartition{{Topic: "out", Partition: 1, FirstOffset: -1, EndOffset: -1}}},
+		{TransactionalId: "fencepost.c.gone.1", Connector: "gone", Task: 1, State: "Hanging", Proof: "nobody knows", Partitions: []*controlv1.TransactionPartition{{Topic: "out", Partition: 3, FirstOffset: 41, EndOffset: 99}}},
+	}}, f.err
+}
+
+func (f *fakeControl) EndTransaction(_ context.Context, req *controlv1.EndTransactionRequest) (*controlv1.EndTransactionResponse, error) {
+	return &controlv1.EndTransactionResponse{Ended: []*controlv1.EndedPartition{{Topic: req.GetTopic(), Partition: req.GetPartition(), FirstOffset: 41, Direction: req.GetForce(), Proof: "a user's word", Way: "a marker"}}}, f.err
+}
+
 func (f *fakeControl) GetConnector(context.Context, *controlv1.GetConnectorRequest) (*controlv1.GetConnectorResponse, error) {
 	return &controlv1.GetConnectorResponse{Connector: f.connector}, f.err
 }

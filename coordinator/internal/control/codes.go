@@ -125,3 +125,11 @@ func notRead(connector, text string) error {
 func wrongAnswer(m *runnerv1.SessionRequest) error {
 	return failure(codes.Internal, fmt.Sprintf("the runner answered with %T", m.GetMessage()), &controlv1.ErrorDetail{})
 }
+
+func notListed(err error) error {
+	return failure(codes.Unavailable, "the transactions could not be listed: "+err.Error(), &controlv1.ErrorDetail{Hint: "ask again; the coordinator's user needs the right Describe on the transactional ids"})
+}
+
+func notKnown() error {
+	return failure(codes.InvalidArgument, "a direction that isn't proven is asked for", &controlv1.ErrorDetail{Hint: "the wrong one deletes records that were committed, or publishes records that were aborted: set i_know where you know how the transaction ended"})
+}

@@ -50,6 +50,8 @@ type Leader struct {
 	Runners Runners
 	Rights  Rights
 	Roster  Roster
+	// Transactions asks the brokers about transactions.
+	Transactions Transactions
 }
 
 // Roster asks which coordinators take part in the election now.

@@ -61,6 +61,10 @@ type bed struct {
 	asked   []*runnerv1.SessionResponse
 	refused map[string]error // rights on ids
 
+	// state is what the leader begins with, where it isn't empty.
+	state        *state.State
+	transactions brokers
+
 	coordinators []state.Coordinator
 }
 
@@ -87,7 +91,10 @@ func newBed(t *testing.T) *bed {
 // lead makes the bed's server lead; runners offer the types.
 func (b *bed) lead(t *testing.T, types ...string) {
 	t.Helper()
-	b.core = loop.New(loop.Config{State: state.New(state.Options{Cluster: "c"})})
+	if b.state == nil {
+		b.state = state.New(state.Options{Cluster: "c"})
+	}
+	b.core = loop.New(loop.Config{State: b.state})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	m := memory{submit: b.core.Submit}
@@ -109,7 +116,7 @@ func (b *bed) lead(t *testing.T, types ...string) {
 			t.Fatal(err)
 		}
 	}
-	b.Lead(&control.Leader{Core: b.core, Runners: b, Rights: b, Roster: b})
+	b.Lead(&control.Leader{Core: b.core, Runners: b, Rights: b, Roster: b, Transactions: b.transactions})
 }
 
 func detail(t *testing.T, err error, code codes.Code) *controlv1.ErrorDetail {

@@ -378,6 +378,11 @@ type Watch struct {
 
 // Watches has what a look at everything looks at, by name.
 func (s *State) Watches() []Watch {
+	return slices.DeleteFunc(s.Names(), func(w Watch) bool { return len(w.Topics) == 0 })
+}
+
+// Names has every name that has, or had, ids.
+func (s *State) Names() []Watch {
 	var all []Watch
 	for _, name := range sorted(s.connectors) {
 		c := s.connectors[name]
@@ -385,7 +390,7 @@ func (s *State) Watches() []Watch {
 		for task := range w.IDs {
 			w.Noted[task] = c.noted(task)
 		}
-		if len(w.Topics) > 0 && len(w.IDs) > 0 {
+		if len(w.IDs) > 0 {
 			all = append(all, w)
 		}
 	}

@@ -85,6 +85,59 @@ func (TargetState) EnumDescriptor() ([]byte, []int) {
 	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{0}
 }
 
+// Direction is how a transaction ends.
+type Direction int32
+
+const (
+	// Not known, or none asked for.
+	Direction_DIRECTION_UNSPECIFIED Direction = 0
+	// It is, or was, committed.
+	Direction_DIRECTION_COMMIT Direction = 1
+	// It is, or was, aborted.
+	Direction_DIRECTION_ABORT Direction = 2
+)
+
+// Enum value maps for Direction.
+var (
+	Direction_name = map[int32]string{
+		0: "DIRECTION_UNSPECIFIED",
+		1: "DIRECTION_COMMIT",
+		2: "DIRECTION_ABORT",
+	}
+	Direction_value = map[string]int32{
+		"DIRECTION_UNSPECIFIED": 0,
+		"DIRECTION_COMMIT":      1,
+		"DIRECTION_ABORT":       2,
+	}
+)
+
+func (x Direction) Enum() *Direction {
+	p := new(Direction)
+	*p = x
+	return p
+}
+
+func (x Direction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Direction) Descriptor() protoreflect.EnumDescriptor {
+	return file_fencepost_control_v1_control_proto_enumTypes[1].Descriptor()
+}
+
+func (Direction) Type() protoreflect.EnumType {
+	return &file_fencepost_control_v1_control_proto_enumTypes[1]
+}
+
+func (x Direction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Direction.Descriptor instead.
+func (Direction) EnumDescriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{1}
+}
+
 // Outcome of an apply.
 type ApplyConnectorResponse_Outcome int32
 
@@ -126,11 +179,11 @@ func (x ApplyConnectorResponse_Outcome) String() string {
 }
 
 func (ApplyConnectorResponse_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_fencepost_control_v1_control_proto_enumTypes[1].Descriptor()
+	return file_fencepost_control_v1_control_proto_enumTypes[2].Descriptor()
 }
 
 func (ApplyConnectorResponse_Outcome) Type() protoreflect.EnumType {
-	return &file_fencepost_control_v1_control_proto_enumTypes[1]
+	return &file_fencepost_control_v1_control_proto_enumTypes[2]
 }
 
 func (x ApplyConnectorResponse_Outcome) Number() protoreflect.EnumNumber {
@@ -2966,6 +3019,562 @@ func (x *SetClusterLevelResponse) GetChanged() bool {
 	return false
 }
 
+// ListTransactionsRequest has no fields.
+type ListTransactionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransactionsRequest) Reset() {
+	*x = ListTransactionsRequest{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransactionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransactionsRequest) ProtoMessage() {}
+
+func (x *ListTransactionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransactionsRequest.ProtoReflect.Descriptor instead.
+func (*ListTransactionsRequest) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{43}
+}
+
+// ListTransactionsResponse lists transactions: open ones by id, then hanging ones by id and partition.
+type ListTransactionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transactions.
+	Transactions []*Transaction `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	// Where set, not everything could be looked at for hanging ones, and why.
+	Trouble       string `protobuf:"bytes,2,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransactionsResponse) Reset() {
+	*x = ListTransactionsResponse{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransactionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransactionsResponse) ProtoMessage() {}
+
+func (x *ListTransactionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransactionsResponse.ProtoReflect.Descriptor instead.
+func (*ListTransactionsResponse) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ListTransactionsResponse) GetTransactions() []*Transaction {
+	if x != nil {
+		return x.Transactions
+	}
+	return nil
+}
+
+func (x *ListTransactionsResponse) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+// Transaction is one that is open or hangs.
+type Transaction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transactional id.
+	TransactionalId string `protobuf:"bytes,1,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	// The connector whose id it is; empty where nothing is known of the id.
+	Connector string `protobuf:"bytes,2,opt,name=connector,proto3" json:"connector,omitempty"`
+	// Whether there is a connector of that name now.
+	ConnectorExists bool `protobuf:"varint,3,opt,name=connector_exists,json=connectorExists,proto3" json:"connector_exists,omitempty"`
+	// The task.
+	Task uint32 `protobuf:"varint,4,opt,name=task,proto3" json:"task,omitempty"`
+	// As Kafka calls it (Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence), or Hanging: finished for its transaction coordinator, and still holding a partition.
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// The task's state; empty where the connector has no such task now.
+	TaskState string `protobuf:"bytes,6,opt,name=task_state,json=taskState,proto3" json:"task_state,omitempty"`
+	// The runner that holds the task's lease; empty where none does.
+	Runner string `protobuf:"bytes,7,opt,name=runner,proto3" json:"runner,omitempty"`
+	// How long it has been open, milliseconds; 0 where it hangs.
+	AgeMs uint64 `protobuf:"varint,8,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	// The producer id.
+	ProducerId int64 `protobuf:"varint,9,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	// The producer's epoch.
+	ProducerEpoch int32 `protobuf:"varint,10,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	// The partitions that it holds; of a hanging one exactly one.
+	Partitions []*TransactionPartition `protobuf:"bytes,11,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Records in it, as far as the task has said.
+	OpenRecords uint64 `protobuf:"varint,12,opt,name=open_records,json=openRecords,proto3" json:"open_records,omitempty"`
+	// Of a hanging one: how it was decided, where that is proven.
+	Direction Direction `protobuf:"varint,13,opt,name=direction,proto3,enum=fencepost.control.v1.Direction" json:"direction,omitempty"`
+	// Of a hanging one: how the direction is known, or why it isn't.
+	Proof         string `protobuf:"bytes,14,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transaction) Reset() {
+	*x = Transaction{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transaction) ProtoMessage() {}
+
+func (x *Transaction) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
+func (*Transaction) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Transaction) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
+}
+
+func (x *Transaction) GetConnector() string {
+	if x != nil {
+		return x.Connector
+	}
+	return ""
+}
+
+func (x *Transaction) GetConnectorExists() bool {
+	if x != nil {
+		return x.ConnectorExists
+	}
+	return false
+}
+
+func (x *Transaction) GetTask() uint32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *Transaction) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Transaction) GetTaskState() string {
+	if x != nil {
+		return x.TaskState
+	}
+	return ""
+}
+
+func (x *Transaction) GetRunner() string {
+	if x != nil {
+		return x.Runner
+	}
+	return ""
+}
+
+func (x *Transaction) GetAgeMs() uint64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Transaction) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *Transaction) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *Transaction) GetPartitions() []*TransactionPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *Transaction) GetOpenRecords() uint64 {
+	if x != nil {
+		return x.OpenRecords
+	}
+	return 0
+}
+
+func (x *Transaction) GetDirection() Direction {
+	if x != nil {
+		return x.Direction
+	}
+	return Direction_DIRECTION_UNSPECIFIED
+}
+
+func (x *Transaction) GetProof() string {
+	if x != nil {
+		return x.Proof
+	}
+	return ""
+}
+
+// TransactionPartition is a partition that a transaction holds.
+type TransactionPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The partition.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The offset of the transaction's first record there, of a hanging one; -1 otherwise.
+	FirstOffset int64 `protobuf:"varint,3,opt,name=first_offset,json=firstOffset,proto3" json:"first_offset,omitempty"`
+	// Where the partition ends now, of a hanging one: what it concerns lies before that; -1 otherwise.
+	EndOffset     int64 `protobuf:"varint,4,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionPartition) Reset() {
+	*x = TransactionPartition{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionPartition) ProtoMessage() {}
+
+func (x *TransactionPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionPartition.ProtoReflect.Descriptor instead.
+func (*TransactionPartition) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *TransactionPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *TransactionPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *TransactionPartition) GetFirstOffset() int64 {
+	if x != nil {
+		return x.FirstOffset
+	}
+	return 0
+}
+
+func (x *TransactionPartition) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+// EndTransactionRequest names an id.
+type EndTransactionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transactional id.
+	TransactionalId string `protobuf:"bytes,1,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	// Only the hanging transaction of this topic and partition; empty is everything of the id, an open transaction too.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// See topic.
+	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	// How to end what isn't proven. The wrong direction deletes records that were committed, or publishes records that were aborted. What is proven is ended as it was decided, whatever this says.
+	Force Direction `protobuf:"varint,4,opt,name=force,proto3,enum=fencepost.control.v1.Direction" json:"force,omitempty"`
+	// Has to be set with force.
+	IKnow         bool `protobuf:"varint,5,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTransactionRequest) Reset() {
+	*x = EndTransactionRequest{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTransactionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTransactionRequest) ProtoMessage() {}
+
+func (x *EndTransactionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTransactionRequest.ProtoReflect.Descriptor instead.
+func (*EndTransactionRequest) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *EndTransactionRequest) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
+}
+
+func (x *EndTransactionRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *EndTransactionRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *EndTransactionRequest) GetForce() Direction {
+	if x != nil {
+		return x.Force
+	}
+	return Direction_DIRECTION_UNSPECIFIED
+}
+
+func (x *EndTransactionRequest) GetIKnow() bool {
+	if x != nil {
+		return x.IKnow
+	}
+	return false
+}
+
+// EndTransactionResponse says what was done.
+type EndTransactionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hanging transactions that were ended.
+	Ended []*EndedPartition `protobuf:"bytes,1,rep,name=ended,proto3" json:"ended,omitempty"`
+	// An open transaction was aborted.
+	Aborted       bool `protobuf:"varint,2,opt,name=aborted,proto3" json:"aborted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTransactionResponse) Reset() {
+	*x = EndTransactionResponse{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTransactionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTransactionResponse) ProtoMessage() {}
+
+func (x *EndTransactionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTransactionResponse.ProtoReflect.Descriptor instead.
+func (*EndTransactionResponse) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *EndTransactionResponse) GetEnded() []*EndedPartition {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *EndTransactionResponse) GetAborted() bool {
+	if x != nil {
+		return x.Aborted
+	}
+	return false
+}
+
+// EndedPartition is a partition that is free again.
+type EndedPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The partition.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The offset of the transaction's first record there.
+	FirstOffset int64 `protobuf:"varint,3,opt,name=first_offset,json=firstOffset,proto3" json:"first_offset,omitempty"`
+	// How it was ended.
+	Direction Direction `protobuf:"varint,4,opt,name=direction,proto3,enum=fencepost.control.v1.Direction" json:"direction,omitempty"`
+	// How the direction is known.
+	Proof string `protobuf:"bytes,5,opt,name=proof,proto3" json:"proof,omitempty"`
+	// How the marker was written.
+	Way           string `protobuf:"bytes,6,opt,name=way,proto3" json:"way,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedPartition) Reset() {
+	*x = EndedPartition{}
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedPartition) ProtoMessage() {}
+
+func (x *EndedPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_control_v1_control_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedPartition.ProtoReflect.Descriptor instead.
+func (*EndedPartition) Descriptor() ([]byte, []int) {
+	return file_fencepost_control_v1_control_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *EndedPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *EndedPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *EndedPartition) GetFirstOffset() int64 {
+	if x != nil {
+		return x.FirstOffset
+	}
+	return 0
+}
+
+func (x *EndedPartition) GetDirection() Direction {
+	if x != nil {
+		return x.Direction
+	}
+	return Direction_DIRECTION_UNSPECIFIED
+}
+
+func (x *EndedPartition) GetProof() string {
+	if x != nil {
+		return x.Proof
+	}
+	return ""
+}
+
+func (x *EndedPartition) GetWay() string {
+	if x != nil {
+		return x.Way
+	}
+	return ""
+}
+
 var File_fencepost_control_v1_control_proto protoreflect.FileDescriptor
 
 const file_fencepost_control_v1_control_proto_rawDesc = "" +
@@ -3186,12 +3795,62 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"\x05level\x18\x01 \x01(\rR\x05level\"I\n" +
 	"\x17SetClusterLevelResponse\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged*x\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"\x19\n" +
+	"\x17ListTransactionsRequest\"{\n" +
+	"\x18ListTransactionsResponse\x12E\n" +
+	"\ftransactions\x18\x01 \x03(\v2!.fencepost.control.v1.TransactionR\ftransactions\x12\x18\n" +
+	"\atrouble\x18\x02 \x01(\tR\atrouble\"\x85\x04\n" +
+	"\vTransaction\x12)\n" +
+	"\x10transactional_id\x18\x01 \x01(\tR\x0ftransactionalId\x12\x1c\n" +
+	"\tconnector\x18\x02 \x01(\tR\tconnector\x12)\n" +
+	"\x10connector_exists\x18\x03 \x01(\bR\x0fconnectorExists\x12\x12\n" +
+	"\x04task\x18\x04 \x01(\rR\x04task\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x1d\n" +
+	"\n" +
+	"task_state\x18\x06 \x01(\tR\ttaskState\x12\x16\n" +
+	"\x06runner\x18\a \x01(\tR\x06runner\x12\x15\n" +
+	"\x06age_ms\x18\b \x01(\x04R\x05ageMs\x12\x1f\n" +
+	"\vproducer_id\x18\t \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\n" +
+	" \x01(\x05R\rproducerEpoch\x12J\n" +
+	"\n" +
+	"partitions\x18\v \x03(\v2*.fencepost.control.v1.TransactionPartitionR\n" +
+	"partitions\x12!\n" +
+	"\fopen_records\x18\f \x01(\x04R\vopenRecords\x12=\n" +
+	"\tdirection\x18\r \x01(\x0e2\x1f.fencepost.control.v1.DirectionR\tdirection\x12\x14\n" +
+	"\x05proof\x18\x0e \x01(\tR\x05proof\"\x8c\x01\n" +
+	"\x14TransactionPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
+	"\ffirst_offset\x18\x03 \x01(\x03R\vfirstOffset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x04 \x01(\x03R\tendOffset\"\xc4\x01\n" +
+	"\x15EndTransactionRequest\x12)\n" +
+	"\x10transactional_id\x18\x01 \x01(\tR\x0ftransactionalId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\x05R\tpartition\x125\n" +
+	"\x05force\x18\x04 \x01(\x0e2\x1f.fencepost.control.v1.DirectionR\x05force\x12\x15\n" +
+	"\x06i_know\x18\x05 \x01(\bR\x05iKnow\"n\n" +
+	"\x16EndTransactionResponse\x12:\n" +
+	"\x05ended\x18\x01 \x03(\v2$.fencepost.control.v1.EndedPartitionR\x05ended\x12\x18\n" +
+	"\aaborted\x18\x02 \x01(\bR\aaborted\"\xce\x01\n" +
+	"\x0eEndedPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
+	"\ffirst_offset\x18\x03 \x01(\x03R\vfirstOffset\x12=\n" +
+	"\tdirection\x18\x04 \x01(\x0e2\x1f.fencepost.control.v1.DirectionR\tdirection\x12\x14\n" +
+	"\x05proof\x18\x05 \x01(\tR\x05proof\x12\x10\n" +
+	"\x03way\x18\x06 \x01(\tR\x03way*x\n" +
 	"\vTargetState\x12\x1c\n" +
 	"\x18TARGET_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TARGET_STATE_RUNNING\x10\x01\x12\x17\n" +
 	"\x13TARGET_STATE_PAUSED\x10\x02\x12\x18\n" +
-	"\x14TARGET_STATE_STOPPED\x10\x032\xb8\r\n" +
+	"\x14TARGET_STATE_STOPPED\x10\x03*Q\n" +
+	"\tDirection\x12\x19\n" +
+	"\x15DIRECTION_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10DIRECTION_COMMIT\x10\x01\x12\x13\n" +
+	"\x0fDIRECTION_ABORT\x10\x022\x98\x0f\n" +
 	"\aControl\x12n\n" +
 	"\x0fCreateConnector\x12,.fencepost.control.v1.CreateConnectorRequest\x1a-.fencepost.control.v1.CreateConnectorResponse\x12k\n" +
 	"\x0eApplyConnector\x12+.fencepost.control.v1.ApplyConnectorRequest\x1a,.fencepost.control.v1.ApplyConnectorResponse\x12t\n" +
@@ -3207,7 +3866,9 @@ const file_fencepost_control_v1_control_proto_rawDesc = "" +
 	"GetOffsets\x12'.fencepost.control.v1.GetOffsetsRequest\x1a(.fencepost.control.v1.GetOffsetsResponse\x12b\n" +
 	"\vListPlugins\x12(.fencepost.control.v1.ListPluginsRequest\x1a).fencepost.control.v1.ListPluginsResponse\x12b\n" +
 	"\vListRunners\x12(.fencepost.control.v1.ListRunnersRequest\x1a).fencepost.control.v1.ListRunnersResponse\x12b\n" +
-	"\vDrainRunner\x12(.fencepost.control.v1.DrainRunnerRequest\x1a).fencepost.control.v1.DrainRunnerResponse\x12_\n" +
+	"\vDrainRunner\x12(.fencepost.control.v1.DrainRunnerRequest\x1a).fencepost.control.v1.DrainRunnerResponse\x12q\n" +
+	"\x10ListTransactions\x12-.fencepost.control.v1.ListTransactionsRequest\x1a..fencepost.control.v1.ListTransactionsResponse\x12k\n" +
+	"\x0eEndTransaction\x12+.fencepost.control.v1.EndTransactionRequest\x1a,.fencepost.control.v1.EndTransactionResponse\x12_\n" +
 	"\n" +
 	"GetCluster\x12'.fencepost.control.v1.GetClusterRequest\x1a(.fencepost.control.v1.GetClusterResponse\x12n\n" +
 	"\x0fSetClusterLevel\x12,.fencepost.control.v1.SetClusterLevelRequest\x1a-.fencepost.control.v1.SetClusterLevelResponseB\xe9\x01\n" +
@@ -3225,140 +3886,158 @@ func file_fencepost_control_v1_control_proto_rawDescGZIP() []byte {
 	return file_fencepost_control_v1_control_proto_rawDescData
 }
 
-var file_fencepost_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_fencepost_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_fencepost_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_fencepost_control_v1_control_proto_goTypes = []any{
 	(TargetState)(0),                    // 0: fencepost.control.v1.TargetState
-	(ApplyConnectorResponse_Outcome)(0), // 1: fencepost.control.v1.ApplyConnectorResponse.Outcome
-	(*ErrorDetail)(nil),                 // 2: fencepost.control.v1.ErrorDetail
-	(*Connector)(nil),                   // 3: fencepost.control.v1.Connector
-	(*Happening)(nil),                   // 4: fencepost.control.v1.Happening
-	(*TaskInfo)(nil),                    // 5: fencepost.control.v1.TaskInfo
-	(*CreateConnectorRequest)(nil),      // 6: fencepost.control.v1.CreateConnectorRequest
-	(*CreateConnectorResponse)(nil),     // 7: fencepost.control.v1.CreateConnectorResponse
-	(*ApplyConnectorRequest)(nil),       // 8: fencepost.control.v1.ApplyConnectorRequest
-	(*ApplyConnectorResponse)(nil),      // 9: fencepost.control.v1.ApplyConnectorResponse
-	(*ValidateConnectorRequest)(nil),    // 10: fencepost.control.v1.ValidateConnectorRequest
-	(*ValidateConnectorResponse)(nil),   // 11: fencepost.control.v1.ValidateConnectorResponse
-	(*ListConnectorsRequest)(nil),       // 12: fencepost.control.v1.ListConnectorsRequest
-	(*ListConnectorsResponse)(nil),      // 13: fencepost.control.v1.ListConnectorsResponse
-	(*GetConnectorRequest)(nil),         // 14: fencepost.control.v1.GetConnectorRequest
-	(*GetConnectorResponse)(nil),        // 15: fencepost.control.v1.GetConnectorResponse
-	(*DeleteConnectorRequest)(nil),      // 16: fencepost.control.v1.DeleteConnectorRequest
-	(*DeleteConnectorResponse)(nil),     // 17: fencepost.control.v1.DeleteConnectorResponse
-	(*PauseConnectorRequest)(nil),       // 18: fencepost.control.v1.PauseConnectorRequest
-	(*PauseConnectorResponse)(nil),      // 19: fencepost.control.v1.PauseConnectorResponse
-	(*ResumeConnectorRequest)(nil),      // 20: fencepost.control.v1.ResumeConnectorRequest
-	(*ResumeConnectorResponse)(nil),     // 21: fencepost.control.v1.ResumeConnectorResponse
-	(*StopConnectorRequest)(nil),        // 22: fencepost.control.v1.StopConnectorRequest
-	(*StopConnectorResponse)(nil),       // 23: fencepost.control.v1.StopConnectorResponse
-	(*RestartConnectorRequest)(nil),     // 24: fencepost.control.v1.RestartConnectorRequest
-	(*RestartConnectorResponse)(nil),    // 25: fencepost.control.v1.RestartConnectorResponse
-	(*GetOffsetsRequest)(nil),           // 26: fencepost.control.v1.GetOffsetsRequest
-	(*GetOffsetsResponse)(nil),          // 27: fencepost.control.v1.GetOffsetsResponse
-	(*ListPluginsRequest)(nil),          // 28: fencepost.control.v1.ListPluginsRequest
-	(*ListPluginsResponse)(nil),         // 29: fencepost.control.v1.ListPluginsResponse
-	(*Plugin)(nil),                      // 30: fencepost.control.v1.Plugin
-	(*ListRunnersRequest)(nil),          // 31: fencepost.control.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),         // 32: fencepost.control.v1.ListRunnersResponse
-	(*Runner)(nil),                      // 33: fencepost.control.v1.Runner
-	(*StuckTask)(nil),                   // 34: fencepost.control.v1.StuckTask
-	(*DrainRunnerRequest)(nil),          // 35: fencepost.control.v1.DrainRunnerRequest
-	(*DrainRunnerResponse)(nil),         // 36: fencepost.control.v1.DrainRunnerResponse
-	(*HeldTask)(nil),                    // 37: fencepost.control.v1.HeldTask
-	(*GetClusterRequest)(nil),           // 38: fencepost.control.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),          // 39: fencepost.control.v1.GetClusterResponse
-	(*Coordinator)(nil),                 // 40: fencepost.control.v1.Coordinator
-	(*RunnerLevels)(nil),                // 41: fencepost.control.v1.RunnerLevels
-	(*Level)(nil),                       // 42: fencepost.control.v1.Level
-	(*SetClusterLevelRequest)(nil),      // 43: fencepost.control.v1.SetClusterLevelRequest
-	(*SetClusterLevelResponse)(nil),     // 44: fencepost.control.v1.SetClusterLevelResponse
-	nil,                                 // 45: fencepost.control.v1.Connector.ConfigEntry
-	nil,                                 // 46: fencepost.control.v1.TaskInfo.RewindsEntry
-	nil,                                 // 47: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
-	nil,                                 // 48: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
-	nil,                                 // 49: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	nil,                                 // 50: fencepost.control.v1.Runner.LabelsEntry
-	(*v1.Problem)(nil),                  // 51: fencepost.plugin.v1.Problem
-	(*timestamppb.Timestamp)(nil),       // 52: google.protobuf.Timestamp
-	(*v1.PartitionOffset)(nil),          // 53: fencepost.plugin.v1.PartitionOffset
+	(Direction)(0),                      // 1: fencepost.control.v1.Direction
+	(ApplyConnectorResponse_Outcome)(0), // 2: fencepost.control.v1.ApplyConnectorResponse.Outcome
+	(*ErrorDetail)(nil),                 // 3: fencepost.control.v1.ErrorDetail
+	(*Connector)(nil),                   // 4: fencepost.control.v1.Connector
+	(*Happening)(nil),                   // 5: fencepost.control.v1.Happening
+	(*TaskInfo)(nil),                    // 6: fencepost.control.v1.TaskInfo
+	(*CreateConnectorRequest)(nil),      // 7: fencepost.control.v1.CreateConnectorRequest
+	(*CreateConnectorResponse)(nil),     // 8: fencepost.control.v1.CreateConnectorResponse
+	(*ApplyConnectorRequest)(nil),       // 9: fencepost.control.v1.ApplyConnectorRequest
+	(*ApplyConnectorResponse)(nil),      // 10: fencepost.control.v1.ApplyConnectorResponse
+	(*ValidateConnectorRequest)(nil),    // 11: fencepost.control.v1.ValidateConnectorRequest
+	(*ValidateConnectorResponse)(nil),   // 12: fencepost.control.v1.ValidateConnectorResponse
+	(*ListConnectorsRequest)(nil),       // 13: fencepost.control.v1.ListConnectorsRequest
+	(*ListConnectorsResponse)(nil),      // 14: fencepost.control.v1.ListConnectorsResponse
+	(*GetConnectorRequest)(nil),         // 15: fencepost.control.v1.GetConnectorRequest
+	(*GetConnectorResponse)(nil),        // 16: fencepost.control.v1.GetConnectorResponse
+	(*DeleteConnectorRequest)(nil),      // 17: fencepost.control.v1.DeleteConnectorRequest
+	(*DeleteConnectorResponse)(nil),     // 18: fencepost.control.v1.DeleteConnectorResponse
+	(*PauseConnectorRequest)(nil),       // 19: fencepost.control.v1.PauseConnectorRequest
+	(*PauseConnectorResponse)(nil),      // 20: fencepost.control.v1.PauseConnectorResponse
+	(*ResumeConnectorRequest)(nil),      // 21: fencepost.control.v1.ResumeConnectorRequest
+	(*ResumeConnectorResponse)(nil),     // 22: fencepost.control.v1.ResumeConnectorResponse
+	(*StopConnectorRequest)(nil),        // 23: fencepost.control.v1.StopConnectorRequest
+	(*StopConnectorResponse)(nil),       // 24: fencepost.control.v1.StopConnectorResponse
+	(*RestartConnectorRequest)(nil),     // 25: fencepost.control.v1.RestartConnectorRequest
+	(*RestartConnectorResponse)(nil),    // 26: fencepost.control.v1.RestartConnectorResponse
+	(*GetOffsetsRequest)(nil),           // 27: fencepost.control.v1.GetOffsetsRequest
+	(*GetOffsetsResponse)(nil),          // 28: fencepost.control.v1.GetOffsetsResponse
+	(*ListPluginsRequest)(nil),          // 29: fencepost.control.v1.ListPluginsRequest
+	(*ListPluginsResponse)(nil),         // 30: fencepost.control.v1.ListPluginsResponse
+	(*Plugin)(nil),                      // 31: fencepost.control.v1.Plugin
+	(*ListRunnersRequest)(nil),          // 32: fencepost.control.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),         // 33: fencepost.control.v1.ListRunnersResponse
+	(*Runner)(nil),                      // 34: fencepost.control.v1.Runner
+	(*StuckTask)(nil),                   // 35: fencepost.control.v1.StuckTask
+	(*DrainRunnerRequest)(nil),          // 36: fencepost.control.v1.DrainRunnerRequest
+	(*DrainRunnerResponse)(nil),         // 37: fencepost.control.v1.DrainRunnerResponse
+	(*HeldTask)(nil),                    // 38: fencepost.control.v1.HeldTask
+	(*GetClusterRequest)(nil),           // 39: fencepost.control.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),          // 40: fencepost.control.v1.GetClusterResponse
+	(*Coordinator)(nil),                 // 41: fencepost.control.v1.Coordinator
+	(*RunnerLevels)(nil),                // 42: fencepost.control.v1.RunnerLevels
+	(*Level)(nil),                       // 43: fencepost.control.v1.Level
+	(*SetClusterLevelRequest)(nil),      // 44: fencepost.control.v1.SetClusterLevelRequest
+	(*SetClusterLevelResponse)(nil),     // 45: fencepost.control.v1.SetClusterLevelResponse
+	(*ListTransactionsRequest)(nil),     // 46: fencepost.control.v1.ListTransactionsRequest
+	(*ListTransactionsResponse)(nil),    // 47: fencepost.control.v1.ListTransactionsResponse
+	(*Transaction)(nil),                 // 48: fencepost.control.v1.Transaction
+	(*TransactionPartition)(nil),        // 49: fencepost.control.v1.TransactionPartition
+	(*EndTransactionRequest)(nil),       // 50: fencepost.control.v1.EndTransactionRequest
+	(*EndTransactionResponse)(nil),      // 51: fencepost.control.v1.EndTransactionResponse
+	(*EndedPartition)(nil),              // 52: fencepost.control.v1.EndedPartition
+	nil,                                 // 53: fencepost.control.v1.Connector.ConfigEntry
+	nil,                                 // 54: fencepost.control.v1.TaskInfo.RewindsEntry
+	nil,                                 // 55: fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	nil,                                 // 56: fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	nil,                                 // 57: fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	nil,                                 // 58: fencepost.control.v1.Runner.LabelsEntry
+	(*v1.Problem)(nil),                  // 59: fencepost.plugin.v1.Problem
+	(*timestamppb.Timestamp)(nil),       // 60: google.protobuf.Timestamp
+	(*v1.PartitionOffset)(nil),          // 61: fencepost.plugin.v1.PartitionOffset
 }
 var file_fencepost_control_v1_control_proto_depIdxs = []int32{
-	51, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
-	45, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
+	59, // 0: fencepost.control.v1.ErrorDetail.problems:type_name -> fencepost.plugin.v1.Problem
+	53, // 1: fencepost.control.v1.Connector.config:type_name -> fencepost.control.v1.Connector.ConfigEntry
 	0,  // 2: fencepost.control.v1.Connector.target:type_name -> fencepost.control.v1.TargetState
-	5,  // 3: fencepost.control.v1.Connector.tasks:type_name -> fencepost.control.v1.TaskInfo
-	52, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
-	4,  // 5: fencepost.control.v1.Connector.events:type_name -> fencepost.control.v1.Happening
-	52, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
-	52, // 7: fencepost.control.v1.Happening.first:type_name -> google.protobuf.Timestamp
-	52, // 8: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
-	46, // 9: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
-	52, // 10: fencepost.control.v1.TaskInfo.last_error_at:type_name -> google.protobuf.Timestamp
-	47, // 11: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
+	6,  // 3: fencepost.control.v1.Connector.tasks:type_name -> fencepost.control.v1.TaskInfo
+	60, // 4: fencepost.control.v1.Connector.created:type_name -> google.protobuf.Timestamp
+	5,  // 5: fencepost.control.v1.Connector.events:type_name -> fencepost.control.v1.Happening
+	60, // 6: fencepost.control.v1.Happening.at:type_name -> google.protobuf.Timestamp
+	60, // 7: fencepost.control.v1.Happening.first:type_name -> google.protobuf.Timestamp
+	60, // 8: fencepost.control.v1.TaskInfo.retry_at:type_name -> google.protobuf.Timestamp
+	54, // 9: fencepost.control.v1.TaskInfo.rewinds:type_name -> fencepost.control.v1.TaskInfo.RewindsEntry
+	60, // 10: fencepost.control.v1.TaskInfo.last_error_at:type_name -> google.protobuf.Timestamp
+	55, // 11: fencepost.control.v1.CreateConnectorRequest.config:type_name -> fencepost.control.v1.CreateConnectorRequest.ConfigEntry
 	0,  // 12: fencepost.control.v1.CreateConnectorRequest.target:type_name -> fencepost.control.v1.TargetState
-	3,  // 13: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	51, // 14: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	48, // 15: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
-	3,  // 16: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	1,  // 17: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
-	51, // 18: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
-	49, // 19: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
-	51, // 20: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
-	3,  // 21: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
-	3,  // 22: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 23: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 24: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 25: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	3,  // 26: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
-	53, // 27: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
-	30, // 28: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
-	33, // 29: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
-	50, // 30: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
-	37, // 31: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
-	52, // 32: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
-	34, // 33: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
-	33, // 34: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
-	40, // 35: fencepost.control.v1.GetClusterResponse.coordinators:type_name -> fencepost.control.v1.Coordinator
-	41, // 36: fencepost.control.v1.GetClusterResponse.runners:type_name -> fencepost.control.v1.RunnerLevels
-	42, // 37: fencepost.control.v1.GetClusterResponse.levels:type_name -> fencepost.control.v1.Level
-	6,  // 38: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
-	8,  // 39: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
-	10, // 40: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
-	12, // 41: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
-	14, // 42: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
-	16, // 43: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
-	18, // 44: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
-	20, // 45: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
-	22, // 46: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
-	24, // 47: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
-	26, // 48: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
-	28, // 49: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
-	31, // 50: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
-	35, // 51: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
-	38, // 52: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
-	43, // 53: fencepost.control.v1.Control.SetClusterLevel:input_type -> fencepost.control.v1.SetClusterLevelRequest
-	7,  // 54: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
-	9,  // 55: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
-	11, // 56: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
-	13, // 57: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
-	15, // 58: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
-	17, // 59: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
-	19, // 60: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
-	21, // 61: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
-	23, // 62: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
-	25, // 63: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
-	27, // 64: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
-	29, // 65: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
-	32, // 66: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
-	36, // 67: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
-	39, // 68: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
-	44, // 69: fencepost.control.v1.Control.SetClusterLevel:output_type -> fencepost.control.v1.SetClusterLevelResponse
-	54, // [54:70] is the sub-list for method output_type
-	38, // [38:54] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	4,  // 13: fencepost.control.v1.CreateConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	59, // 14: fencepost.control.v1.CreateConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	56, // 15: fencepost.control.v1.ApplyConnectorRequest.config:type_name -> fencepost.control.v1.ApplyConnectorRequest.ConfigEntry
+	4,  // 16: fencepost.control.v1.ApplyConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	2,  // 17: fencepost.control.v1.ApplyConnectorResponse.outcome:type_name -> fencepost.control.v1.ApplyConnectorResponse.Outcome
+	59, // 18: fencepost.control.v1.ApplyConnectorResponse.warnings:type_name -> fencepost.plugin.v1.Problem
+	57, // 19: fencepost.control.v1.ValidateConnectorRequest.config:type_name -> fencepost.control.v1.ValidateConnectorRequest.ConfigEntry
+	59, // 20: fencepost.control.v1.ValidateConnectorResponse.problems:type_name -> fencepost.plugin.v1.Problem
+	4,  // 21: fencepost.control.v1.ListConnectorsResponse.connectors:type_name -> fencepost.control.v1.Connector
+	4,  // 22: fencepost.control.v1.GetConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	4,  // 23: fencepost.control.v1.PauseConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	4,  // 24: fencepost.control.v1.ResumeConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	4,  // 25: fencepost.control.v1.StopConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	4,  // 26: fencepost.control.v1.RestartConnectorResponse.connector:type_name -> fencepost.control.v1.Connector
+	61, // 27: fencepost.control.v1.GetOffsetsResponse.offsets:type_name -> fencepost.plugin.v1.PartitionOffset
+	31, // 28: fencepost.control.v1.ListPluginsResponse.plugins:type_name -> fencepost.control.v1.Plugin
+	34, // 29: fencepost.control.v1.ListRunnersResponse.runners:type_name -> fencepost.control.v1.Runner
+	58, // 30: fencepost.control.v1.Runner.labels:type_name -> fencepost.control.v1.Runner.LabelsEntry
+	38, // 31: fencepost.control.v1.Runner.tasks:type_name -> fencepost.control.v1.HeldTask
+	60, // 32: fencepost.control.v1.Runner.since:type_name -> google.protobuf.Timestamp
+	35, // 33: fencepost.control.v1.Runner.stuck:type_name -> fencepost.control.v1.StuckTask
+	34, // 34: fencepost.control.v1.DrainRunnerResponse.runner:type_name -> fencepost.control.v1.Runner
+	41, // 35: fencepost.control.v1.GetClusterResponse.coordinators:type_name -> fencepost.control.v1.Coordinator
+	42, // 36: fencepost.control.v1.GetClusterResponse.runners:type_name -> fencepost.control.v1.RunnerLevels
+	43, // 37: fencepost.control.v1.GetClusterResponse.levels:type_name -> fencepost.control.v1.Level
+	48, // 38: fencepost.control.v1.ListTransactionsResponse.transactions:type_name -> fencepost.control.v1.Transaction
+	49, // 39: fencepost.control.v1.Transaction.partitions:type_name -> fencepost.control.v1.TransactionPartition
+	1,  // 40: fencepost.control.v1.Transaction.direction:type_name -> fencepost.control.v1.Direction
+	1,  // 41: fencepost.control.v1.EndTransactionRequest.force:type_name -> fencepost.control.v1.Direction
+	52, // 42: fencepost.control.v1.EndTransactionResponse.ended:type_name -> fencepost.control.v1.EndedPartition
+	1,  // 43: fencepost.control.v1.EndedPartition.direction:type_name -> fencepost.control.v1.Direction
+	7,  // 44: fencepost.control.v1.Control.CreateConnector:input_type -> fencepost.control.v1.CreateConnectorRequest
+	9,  // 45: fencepost.control.v1.Control.ApplyConnector:input_type -> fencepost.control.v1.ApplyConnectorRequest
+	11, // 46: fencepost.control.v1.Control.ValidateConnector:input_type -> fencepost.control.v1.ValidateConnectorRequest
+	13, // 47: fencepost.control.v1.Control.ListConnectors:input_type -> fencepost.control.v1.ListConnectorsRequest
+	15, // 48: fencepost.control.v1.Control.GetConnector:input_type -> fencepost.control.v1.GetConnectorRequest
+	17, // 49: fencepost.control.v1.Control.DeleteConnector:input_type -> fencepost.control.v1.DeleteConnectorRequest
+	19, // 50: fencepost.control.v1.Control.PauseConnector:input_type -> fencepost.control.v1.PauseConnectorRequest
+	21, // 51: fencepost.control.v1.Control.ResumeConnector:input_type -> fencepost.control.v1.ResumeConnectorRequest
+	23, // 52: fencepost.control.v1.Control.StopConnector:input_type -> fencepost.control.v1.StopConnectorRequest
+	25, // 53: fencepost.control.v1.Control.RestartConnector:input_type -> fencepost.control.v1.RestartConnectorRequest
+	27, // 54: fencepost.control.v1.Control.GetOffsets:input_type -> fencepost.control.v1.GetOffsetsRequest
+	29, // 55: fencepost.control.v1.Control.ListPlugins:input_type -> fencepost.control.v1.ListPluginsRequest
+	32, // 56: fencepost.control.v1.Control.ListRunners:input_type -> fencepost.control.v1.ListRunnersRequest
+	36, // 57: fencepost.control.v1.Control.DrainRunner:input_type -> fencepost.control.v1.DrainRunnerRequest
+	46, // 58: fencepost.control.v1.Control.ListTransactions:input_type -> fencepost.control.v1.ListTransactionsRequest
+	50, // 59: fencepost.control.v1.Control.EndTransaction:input_type -> fencepost.control.v1.EndTransactionRequest
+	39, // 60: fencepost.control.v1.Control.GetCluster:input_type -> fencepost.control.v1.GetClusterRequest
+	44, // 61: fencepost.control.v1.Control.SetClusterLevel:input_type -> fencepost.control.v1.SetClusterLevelRequest
+	8,  // 62: fencepost.control.v1.Control.CreateConnector:output_type -> fencepost.control.v1.CreateConnectorResponse
+	10, // 63: fencepost.control.v1.Control.ApplyConnector:output_type -> fencepost.control.v1.ApplyConnectorResponse
+	12, // 64: fencepost.control.v1.Control.ValidateConnector:output_type -> fencepost.control.v1.ValidateConnectorResponse
+	14, // 65: fencepost.control.v1.Control.ListConnectors:output_type -> fencepost.control.v1.ListConnectorsResponse
+	16, // 66: fencepost.control.v1.Control.GetConnector:output_type -> fencepost.control.v1.GetConnectorResponse
+	18, // 67: fencepost.control.v1.Control.DeleteConnector:output_type -> fencepost.control.v1.DeleteConnectorResponse
+	20, // 68: fencepost.control.v1.Control.PauseConnector:output_type -> fencepost.control.v1.PauseConnectorResponse
+	22, // 69: fencepost.control.v1.Control.ResumeConnector:output_type -> fencepost.control.v1.ResumeConnectorResponse
+	24, // 70: fencepost.control.v1.Control.StopConnector:output_type -> fencepost.control.v1.StopConnectorResponse
+	26, // 71: fencepost.control.v1.Control.RestartConnector:output_type -> fencepost.control.v1.RestartConnectorResponse
+	28, // 72: fencepost.control.v1.Control.GetOffsets:output_type -> fencepost.control.v1.GetOffsetsResponse
+	30, // 73: fencepost.control.v1.Control.ListPlugins:output_type -> fencepost.control.v1.ListPluginsResponse
+	33, // 74: fencepost.control.v1.Control.ListRunners:output_type -> fencepost.control.v1.ListRunnersResponse
+	37, // 75: fencepost.control.v1.Control.DrainRunner:output_type -> fencepost.control.v1.DrainRunnerResponse
+	47, // 76: fencepost.control.v1.Control.ListTransactions:output_type -> fencepost.control.v1.ListTransactionsResponse
+	51, // 77: fencepost.control.v1.Control.EndTransaction:output_type -> fencepost.control.v1.EndTransactionResponse
+	40, // 78: fencepost.control.v1.Control.GetCluster:output_type -> fencepost.control.v1.GetClusterResponse
+	45, // 79: fencepost.control.v1.Control.SetClusterLevel:output_type -> fencepost.control.v1.SetClusterLevelResponse
+	62, // [62:80] is the sub-list for method output_type
+	44, // [44:62] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_control_v1_control_proto_init() }
@@ -3372,8 +4051,8 @@ func file_fencepost_control_v1_control_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_control_v1_control_proto_rawDesc), len(file_fencepost_control_v1_control_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   49,
+			NumEnums:      3,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

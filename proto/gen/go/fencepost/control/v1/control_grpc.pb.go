@@ -38,6 +38,8 @@ const (
 	Control_ListPlugins_FullMethodName       = "/fencepost.control.v1.Control/ListPlugins"
 	Control_ListRunners_FullMethodName       = "/fencepost.control.v1.Control/ListRunners"
 	Control_DrainRunner_FullMethodName       = "/fencepost.control.v1.Control/DrainRunner"
+	Control_ListTransactions_FullMethodName  = "/fencepost.control.v1.Control/ListTransactions"
+	Control_EndTransaction_FullMethodName    = "/fencepost.control.v1.Control/EndTransaction"
 	Control_GetCluster_FullMethodName        = "/fencepost.control.v1.Control/GetCluster"
 	Control_SetClusterLevel_FullMethodName   = "/fencepost.control.v1.Control/SetClusterLevel"
 )
@@ -76,6 +78,10 @@ type ControlClient interface {
 	ListRunners(ctx context.Context, in *ListRunnersRequest, opts ...grpc.CallOption) (*ListRunnersResponse, error)
 	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
 	DrainRunner(ctx context.Context, in *DrainRunnerRequest, opts ...grpc.CallOption) (*DrainRunnerResponse, error)
+	// ListTransactions lists the open transactions of the cluster's ids, and those that Kafka left hanging, also of connectors that are gone.
+	ListTransactions(ctx context.Context, in *ListTransactionsRequest, opts ...grpc.CallOption) (*ListTransactionsResponse, error)
+	// EndTransaction ends an id's transaction: a hanging one in the direction that was decided, an open one by fencing its id. FAILED_PRECONDITION while a task that runs holds the id, and where the direction isn't proven.
+	EndTransaction(ctx context.Context, in *EndTransactionRequest, opts ...grpc.CallOption) (*EndTransactionResponse, error)
 	// GetCluster says who leads, and at what level the cluster works. Any coordinator answers it.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
 	// SetClusterLevel raises the cluster's level, for good. FAILED_PRECONDITION where a coordinator or a runner can't work at it, with the names of all that can't, and for a level below the
@@ -231,6 +237,26 @@ func (c *controlClient) DrainRunner(ctx context.Context, in *DrainRunnerRequest,
 	return out, nil
 }
 
+func (c *controlClient) ListTransactions(ctx context.Context, in *ListTransactionsRequest, opts ...grpc.CallOption) (*ListTransactionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTransactionsResponse)
+	err := c.cc.Invoke(ctx, Control_ListTransactions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) EndTransaction(ctx context.Context, in *EndTransactionRequest, opts ...grpc.CallOption) (*EndTransactionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndTransactionResponse)
+	err := c.cc.Invoke(ctx, Control_EndTransaction_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetClusterResponse)
@@ -285,6 +311,10 @@ type ControlServer interface {
 	ListRunners(context.Context, *ListRunnersRequest) (*ListRunnersResponse, error)
 	// DrainRunner has a runner's tasks moved to others, one by one, or ends that. It answers at once; ListRunners shows how far it is. FAILED_PRECONDITION where the runner isn't connected, or is stopping by itself.
 	DrainRunner(context.Context, *DrainRunnerRequest) (*DrainRunnerResponse, error)
+	// ListTransactions lists the open transactions of the cluster's ids, and those that Kafka left hanging, also of connectors that are gone.
+	ListTransactions(context.Context, *ListTransactionsRequest) (*ListTransactionsResponse, error)
+	// EndTransaction ends an id's transaction: a hanging one in the direction that was decided, an open one by fencing its id. FAILED_PRECONDITION while a task that runs holds the id, and where the direction isn't proven.
+	EndTransaction(context.Context, *EndTransactionRequest) (*EndTransactionResponse, error)
 	// GetCluster says who leads, and at what level the cluster works. Any coordinator answers it.
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
 	// SetClusterLevel raises the cluster's level, for good. FAILED_PRECONDITION where a coordinator or a runner can't work at it, with the names of all that can't, and for a level below the
@@ -341,6 +371,12 @@ func (UnimplementedControlServer) ListRunners(context.Context, *ListRunnersReque
 }
 func (UnimplementedControlServer) DrainRunner(context.Context, *DrainRunnerRequest) (*DrainRunnerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainRunner not implemented")
+}
+func (UnimplementedControlServer) ListTransactions(context.Context, *ListTransactionsRequest) (*ListTransactionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTransactions not implemented")
+}
+func (UnimplementedControlServer) EndTransaction(context.Context, *EndTransactionRequest) (*EndTransactionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndTransaction not implemented")
 }
 func (UnimplementedControlServer) GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCluster not implemented")
@@ -621,6 +657,42 @@ func _Control_DrainRunner_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_ListTransactions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTransactionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).ListTransactions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_ListTransactions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).ListTransactions(ctx, req.(*ListTransactionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_EndTransaction_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndTransactionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).EndTransaction(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_EndTransaction_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).EndTransaction(ctx, req.(*EndTransactionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_GetCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetClusterRequest)
 	if err := dec(in); err != nil {
@@ -719,6 +791,14 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DrainRunner",
 			Handler:    _Control_DrainRunner_Handler,
+		},
+		{
+			MethodName: "ListTransactions",
+			Handler:    _Control_ListTransactions_Handler,
+		},
+		{
+			MethodName: "EndTransaction",
+			Handler:    _Control_EndTransaction_Handler,
 		},
 		{
 			MethodName: "GetCluster",
