@@ -95,7 +95,11 @@ func TestPassCarriesBytesAndTheEnd(t *testing.T) {
 	conn := dial(t, p)
 	say(t, conn, "hello")
 	hears(t, conn, "hello")
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		t.Fatalf("the connection is a %T", conn)
+	}
+	if err := tcp.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
