@@ -50,6 +50,7 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 		return err
 	}
 	defer client.Close()
+	var told Heard
 	for {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil || fetches.IsClientClosed() {
@@ -57,10 +58,11 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 		}
 		// Errors are those of a broker or topic that isn't there yet; the client goes on by itself.
 		fetches.EachError(func(_ string, _ int32, err error) { l.log.Debug("following the config log", "error", err) })
-		before := l.Heard()
 		fetches.EachRecord(l.note)
-		if after := l.Heard(); after.Leader != before.Leader || after.LeaderID != before.LeaderID {
-			changed(after.Leader)
+		// A leader has heard of itself before it reads so here.
+		if now := l.Heard(); fetches.NumRecords() > 0 && (now.Leader != told.Leader || now.LeaderID != told.LeaderID) {
+			told = now
+			changed(now.Leader)
 		}
 		if fetches.NumRecords() > 0 {
 			select {
@@ -73,7 +75,11 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 
 // note keeps what a record says of the cluster.
 func (l *Log) note(r *kgo.Record) {
-	if r.Attrs.IsControl() || !ours(r) {
+	if r.Attrs.IsControl() {
+		return
+	}
+	if !ours(r) { // Said while it is new: the next leader restores what stood there.
+		l.log.Warn("somebody else has written into the config log; it doesn't count", "topic", l.topic, "offset", r.Offset, "key", string(r.Key))
 		return
 	}
 	switch key := string(r.Key); key {

@@ -40,7 +40,7 @@ func (s *Server) fault(err error) error {
 		}
 		return failure(code, refused.Text, &controlv1.ErrorDetail{Hint: refused.Hint, Problems: refused.Problems})
 	case errors.Is(err, loop.ErrEnded):
-		return s.notLeading()
+		return s.lost()
 	case errors.Is(err, sessions.ErrGone):
 		return failure(codes.Unavailable, err.Error(), &controlv1.ErrorDetail{Hint: "ask again"})
 	case errors.Is(err, context.DeadlineExceeded):
@@ -77,6 +77,16 @@ func (s *Server) notLeading() error {
 		return failure(codes.Unavailable, "this coordinator doesn't lead, and no leader is known yet", &controlv1.ErrorDetail{Hint: "ask again in a few seconds"})
 	}
 	return failure(codes.Unavailable, fmt.Sprintf("this coordinator doesn't lead; the coordinator at %s does", leader), &controlv1.ErrorDetail{Leader: leader, Hint: "ask the leader"})
+}
+
+// lost says that this coordinator stopped leading before it knew the answer, and where to ask again. Nothing is claimed of what was asked: its transaction may be readable or not.
+func (s *Server) lost() error {
+	detail := &controlv1.ErrorDetail{Leader: s.config.Leader(), Hint: "ask again in a moment: what was asked is safe to repeat"}
+	text := "this coordinator stopped leading before it could answer: what was asked may be stored already, or not"
+	if detail.GetLeader() != "" {
+		text += fmt.Sprintf("; the coordinator at %s leads", detail.GetLeader())
+	}
+	return failure(codes.Unavailable, text, detail)
 }
 
 func invalid(problems []*pluginv1.Problem) error {

@@ -66,6 +66,7 @@ type bed struct {
 	transactions brokers
 
 	coordinators []state.Coordinator
+	end          func() // of the loop
 }
 
 func (b *bed) Ask(_ context.Context, _ state.SessionID, question func(uint64) *runnerv1.SessionResponse) (*runnerv1.SessionRequest, error) {
@@ -99,12 +100,13 @@ func (b *bed) lead(t *testing.T, types ...string) {
 	ended := make(chan error, 1)
 	m := memory{submit: b.core.Submit}
 	go func() { ended <- b.core.Run(ctx, loop.Shell{Log: m, Fencer: m, Sender: m}) }()
-	t.Cleanup(func() {
+	b.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(b.end)
 	if len(types) > 0 {
 		plugin := &runnerv1.PluginInfo{Path: "/plugins/p", Sha256: "abc", Description: &pluginv1.DescribeResponse{Name: "p", Version: "1.2.3"}}
 		for _, name := range types {
@@ -408,5 +410,46 @@ func TestADrainIsAnsweredAtOnceAndShown(t *testing.T) {
 	}
 	if _, err = b.DrainRunner(t.Context(), &controlv1.DrainRunnerRequest{Name: "s"}); status.Code(err) != codes.NotFound {
 		t.Error(err)
+	}
+}
+
+func TestTheLevelIsRaisedWhereKafkaKnowsNobodyWhoCannot(t *testing.T) {
+	b := newBed(t)
+	b.lead(t, "file")
+	b.coordinators = []state.Coordinator{{Address: "me:1", LevelMin: 1, LevelMax: 1}, {Address: "old:1", Version: "0", LevelMin: 1, LevelMax: 1}}
+	if resp, err := b.SetClusterLevel(t.Context(), &controlv1.SetClusterLevelRequest{Level: 1}); err != nil || resp.GetChanged() || resp.GetLevel() != 1 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	for level, want := range map[uint32]struct {
+		code codes.Code
+		text string
+	}{0: {codes.InvalidArgument, "no level is given"}, 2: {codes.FailedPrecondition, "can lead at levels 1 to 1, not at 2"}} {
+		if _, err := b.SetClusterLevel(t.Context(), &controlv1.SetClusterLevelRequest{Level: level}); !strings.Contains(err.Error(), want.text) || detail(t, err, want.code).GetHint() == "" {
+			t.Errorf("level %d: %v", level, err)
+		}
+	}
+	b.Lead(nil)
+	if _, err := b.SetClusterLevel(t.Context(), &controlv1.SetClusterLevelRequest{Level: 1}); detail(t, err, codes.Unavailable).GetLeader() != "other:1" {
+		t.Error(err)
+	}
+}
+
+func TestTheClusterIsShownWithAllThatBelongToIt(t *testing.T) {
+	b := newBed(t)
+	b.lead(t, "file")
+	cluster, err := b.GetCluster(t.Context(), &controlv1.GetClusterRequest{})
+	if err != nil || !cluster.GetLeading() || cluster.GetTerm() != 1 || cluster.GetLevel() != 1 || len(cluster.GetRunners()) != 1 || cluster.GetRunners()[0].GetLevelMax() != 1 || len(cluster.GetLevels()) != 1 {
+		t.Errorf("%v, %v", cluster, err)
+	}
+}
+
+// TestWhatALostLeaderWasAskedIsSafeToAskAgain, and it doesn't claim to know what became of it.
+func TestWhatALostLeaderWasAskedIsSafeToAskAgain(t *testing.T) {
+	b := newBed(t)
+	b.lead(t)
+	b.end()
+	_, err := b.DeleteConnector(t.Context(), &controlv1.DeleteConnectorRequest{Name: "a"})
+	if d := detail(t, err, codes.Unavailable); d.GetLeader() != "other:1" || !strings.Contains(err.Error(), "may be stored already, or not") || !strings.Contains(d.GetHint(), "safe to repeat") {
+		t.Errorf("%v, %v", err, d)
 	}
 }
