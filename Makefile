@@ -27,7 +27,7 @@ LDFLAGS := -X $(APP).Version=$(VERSION) -X $(APP).Commit=$(COMMIT) -X $(APP).Bui
 # What a binary is made of. The log of HEAD makes a new commit show in `fencepost version`.
 GO_FILES := $(shell find cmd coordinator runner sdk plugins proto -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum Makefile $(wildcard .git/logs/HEAD)
 
-.PHONY: help run test test-short build generate generated lint fmt bench kafka soak
+.PHONY: help run test test-all test-short build generate generated lint fmt bench kafka soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
@@ -37,6 +37,11 @@ run: build ## the quick start; ONCE=1 ends when all of it has been delivered
 
 test: lint generated $(GOTESTSUM) $(KAFKA_LIBS) ## lint, generated code, race tests, a real broker, real processes
 	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --raw-command -- bash .ci/gotest
+
+test-all: ## every count in full, and half an hour of faults twice: hours
+	FENCEPOST_FULL=1 $(MAKE) test
+	$(MAKE) soak MINUTES=30
+	$(MAKE) soak MINUTES=30
 
 test-short: ## the inner loop: everything that needs one process only
 	go test -race -short $$(go list ./... | grep -v /integration)
