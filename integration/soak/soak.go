@@ -53,7 +53,7 @@ type Config struct {
 	began  time.Time
 }
 
-// stuckAfter is how long after the end of a fault a connector may deliver nothing.
+// stuckAfter is how long after the end of a fault a connector may deliver nothing, not counting the time in which Kafka takes nothing from anybody.
 const stuckAfter = 60 * time.Second
 
 // healTimeout is how long a fault may take to be undone: a broker that is killed again by a start that took too long is started once more.
@@ -160,6 +160,7 @@ func (r *run) all(ctx context.Context) (*Report, error) {
 		})
 	}
 	followers.Go(func() { r.usage.watch(following, members) })
+	followers.Go(func() { r.watch.canary.run(following, r.world.brokerAddresses()) })
 	followers.Go(func() {
 		if err := r.watch.follow(following, r.world.brokerAddresses()); err != nil {
 			r.violated("%v", err)
@@ -376,6 +377,9 @@ func noneOpen(ctx context.Context, admin *kadm.Client) error {
 	}
 	var names []string
 	for _, txn := range open.Sorted() {
+		if txn.TxnID == canaryTopic {
+			continue
+		}
 		names = append(names, txn.TxnID+" "+txn.State)
 	}
 	if len(names) > 0 {

@@ -1,6 +1,8 @@
 package soak
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -166,6 +168,26 @@ func TestWhatKafkasConsumerFoundIsJudged(t *testing.T) {
 	}
 	if _, err := parseFindings(exact); err == nil {
 		t.Error("a program that stopped in the middle was believed")
+	}
+}
+
+func TestTimeInWhichKafkaIsAwayIsNotStuck(t *testing.T) {
+	ask := func(c *canary) (asked int, err error) {
+		err = c.patience(t.Context(), 2*pollEvery, func(context.Context) error {
+			if asked++; asked > 6 {
+				return nil
+			}
+			return errors.New("nothing came")
+		})
+		return asked, err
+	}
+	var away, here canary
+	here.sang.Store(time.Now().Add(time.Hour).UnixMilli())
+	if n, err := ask(&away); n != 7 || err != nil {
+		t.Errorf("Kafka was away, and it was stuck when asked %d times: %v", n, err)
+	}
+	if n, err := ask(&here); n != 3 || err == nil {
+		t.Errorf("Kafka was there, and it was not stuck when asked %d times: %v", n, err)
 	}
 }
 

@@ -29,6 +29,8 @@ type watch struct {
 	// wrong is what was found wrong, at most mostWrong texts.
 	wrong []string
 	bad   chan struct{} // closed with the first
+
+	canary canary
 }
 
 const mostWrong = 10
@@ -123,7 +125,7 @@ func (w *watch) complain(format string, args ...any) {
 
 // flows waits until every topic has a record that came after a moment. The error names those that don't.
 func (w *watch) flows(ctx context.Context, since time.Time, within time.Duration) error {
-	return harness.Poll(ctx, within, func(context.Context) error {
+	return w.canary.patience(ctx, within, func(context.Context) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		var still []string
@@ -142,7 +144,7 @@ func (w *watch) flows(ctx context.Context, since time.Time, within time.Duration
 
 // allFlow waits until every source partition has a record that came after a moment.
 func (w *watch) allFlow(ctx context.Context, since time.Time, within time.Duration) error {
-	return harness.Poll(ctx, within, func(context.Context) error {
+	return w.canary.patience(ctx, within, func(context.Context) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		var still []string

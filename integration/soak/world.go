@@ -250,6 +250,10 @@ func (w *world) reshape(ctx context.Context, connector string, to shape) error {
 
 func (w *world) createTopics(ctx context.Context) error {
 	return w.admin(func(admin *kadm.Client) error {
+		made, err := admin.CreateTopic(ctx, canaryPartitions, int16(w.cfg.Brokers), nil, canaryTopic) //nolint:gosec // a handful
+		if err = errors.Join(err, made.Err); err != nil {
+			return fmt.Errorf("create topic %s: %w", canaryTopic, err)
+		}
 		for i := range loads {
 			created, err := admin.CreateTopic(ctx, loads[i].partitions, int16(w.cfg.Brokers), topicSettings, loads[i].name) //nolint:gosec // a handful
 			if err = errors.Join(err, created.Err); err != nil {
