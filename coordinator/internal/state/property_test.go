@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func TestAnyHistoryKeepsTheInvariants(t *testing.T) {
 			do     func()
 		}{
 			{10, m.operate}, {14, m.planSome}, {14, m.endSome}, {12, m.fenceSome}, {10, m.startSome}, {14, m.beat},
-			{4, m.comeAndGo}, {12, m.wait}, {2, m.replace}, {4, m.claimSome}, {1, m.loseLog}, {3, m.drainSome}, {6, m.warmSome},
+			{4, m.comeAndGo}, {12, m.wait}, {2, m.replace}, {4, m.claimSome}, {1, m.loseLog}, {3, m.drainSome}, {6, m.warmSome}, {8, m.hangSome},
 		}
 		var bag []func()
 		for _, a := range actions {
@@ -206,7 +207,7 @@ func (m *chaos) startSome() {
 		looks := m.looks
 		m.looks = nil
 		for _, k := range looks {
-			m.step(Looked{Session: k.Session, RequestID: k.RequestID, Lease: k.Lease})
+			m.step(Looked{Session: k.Session, RequestID: k.RequestID, Lease: k.Lease, Hanging: m.someHangs(k.Lease.Connector)})
 		}
 	case "topics":
 		m.say(r, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_RecordTopics{RecordTopics: &runnerv1.RecordTopics{
@@ -276,6 +277,46 @@ func (m *chaos) replace() {
 func (m *chaos) loseLog() { m.lossy = true }
 
 // settle lets everything go well until nothing happens any more, and asks that everything is as wanted then: no history may leave a connector stuck.
+// someHangs are hangs of a connector's ids, mostly none.
+func (m *chaos) someHangs(connector string) []Hang {
+	var hangs []Hang
+	for task := range uint32(3) {
+		if m.chance("hangs", 15) {
+			hangs = append(hangs, Hang{ID: fmt.Sprintf("fencepost.t.%s.%d", connector, task), Topic: "x", ProducerID: 1})
+		}
+	}
+	return hangs
+}
+
+// hangSome finds hangs, and lets heals go on or end, also those that a leader before began.
+func (m *chaos) hangSome() {
+	if len(m.heals) == 0 || m.chance("found", 40) {
+		name := m.pick("connector", []string{"a", "b"})
+		m.step(Found{Connector: name, Hanging: m.someHangs(name)})
+		return
+	}
+	h := m.heals[m.pick("heal", sorted(m.heals))]
+	if h.Note == nil && m.chance("needs a note", 50) {
+		m.step(HealPrepared{Connector: h.Connector, Task: h.Task, Seq: h.Seq, Note: HealNote{ProducerID: 1, ProducerEpoch: 2, Outcome: OutcomeCommitted, Hanging: h.Hanging}, Last: Decision{Outcome: OutcomeNone}})
+		if m.chance("and goes on", 50) {
+			return
+		}
+	}
+	m.endHeal(h)
+}
+
+func (m *chaos) endHeal(h Heal) {
+	delete(m.heals, taskName(h.Connector, h.Task))
+	done := Healed{Connector: h.Connector, Task: h.Task, Seq: h.Seq, Fenced: m.chance("fenced", 50)}
+	switch m.pick("end", []string{"healed", "left", "failed"}) {
+	case "left":
+		done.Left = []*runnerv1.HangingPartition{{Topic: "x"}}
+	case "failed":
+		done.Failed = "a broker is away"
+	}
+	m.step(done)
+}
+
 func (m *chaos) settle() {
 	m.lossy = false
 	for _, name := range m.runnerNames() {
@@ -299,6 +340,9 @@ func (m *chaos) settle() {
 		m.beat()
 		for _, name := range sorted(m.rounds) {
 			m.fenced(name, Decision{Outcome: OutcomeNone})
+		}
+		for _, name := range sorted(m.heals) {
+			m.endHeal(m.heals[name])
 		}
 		for _, r := range m.connected() {
 			m.obey(r)
@@ -354,6 +398,11 @@ func (m *chaos) obey(r *simRunner) {
 }
 
 func (m *chaos) asWanted() string {
+	for key := range m.log {
+		if strings.HasPrefix(key, keyHeal) {
+			return key + " is left in the log"
+		}
+	}
 	for _, name := range sorted(m.state.connectors) {
 		c := m.state.connectors[name]
 		switch {

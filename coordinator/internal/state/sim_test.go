@@ -189,12 +189,16 @@ func (m *sim) happen(e Effect, persisted bool) {
 		}
 	case StartRound:
 		m.rounds[e.Connector] = e
+		for _, task := range e.Tasks {
+			m.noteFirst(e.Connector, task)
+		}
 	case CancelRound:
 		if m.rounds[e.Connector].Seq == e.Seq {
 			delete(m.rounds, e.Connector)
 		}
 	case PrepareID:
 		m.prepares = append(m.prepares, e)
+		m.noteFirst(e.Lease.Connector, e.Lease.Task)
 	case Look:
 		m.looks = append(m.looks, e)
 	case Heal:
@@ -206,6 +210,17 @@ func (m *sim) happen(e Effect, persisted bool) {
 		if m.log[taskKey(keyHeal, e.Connector, e.Task)].Value == nil {
 			m.t.Fatalf("heal %d of %s/%d goes on without its note in the log", e.Seq, e.Connector, e.Task)
 		}
+	}
+}
+
+// noteFirst checks that an id with a note in the log isn't initialised before the heal that ends its transaction: that would abort it, and delete what was committed.
+func (m *sim) noteFirst(connector string, task uint32) {
+	m.t.Helper()
+	if _, noted := m.log[taskKey(keyHeal, connector, task)]; !noted {
+		return
+	}
+	if _, first := m.heals[taskName(connector, task)]; !first {
+		m.t.Fatalf("the id of %s/%d is initialised before the transaction of its note is ended", connector, task)
 	}
 }
 
