@@ -73,12 +73,14 @@ func TestFailoverHandOverDisturbsNothing(t *testing.T) {
 			t.Errorf("delete: exit code %d, %s", r.Code, r.Stderr)
 		}
 		<-coordinators[leader].Exited()
+		bed.AwaitState(time.Minute, "neighbour", "RUNNING") // as soon as its runner has come to the new leader
 		neighbour.undisturbed(t)
 		coordinators[leader] = bed.RestartCoordinator(leader)
 		if next == leader {
 			t.Fatalf("%s leads again", leader)
 		}
 	}
+	allThere(t, bed, 2)
 	slices.Sort(took)
 	t.Logf("another one led after %v", took)
 	if took[len(took)/2] > 3*time.Second { // Under a second where nothing else runs.
@@ -107,6 +109,7 @@ func TestFailoverOfTheOnlyAddressARunnerWasGiven(t *testing.T) {
 		}
 		return err
 	})
+	bed.AwaitState(time.Minute, "neighbour", "RUNNING")
 	neighbour.undisturbed(t)
 	bed.StopAll()
 }
@@ -122,6 +125,7 @@ func TestFailoverOfALeaderThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := ledBy(t, bed, address)
+	bed.AwaitState(time.Minute, "neighbour", "RUNNING") // as soon as its runner has come to the new leader
 	neighbour.undisturbed(t)
 	if err := first.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
+	"time"
 
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
@@ -166,6 +167,9 @@ func (s *Server) GetOffsets(ctx context.Context, req *controlv1.GetOffsetsReques
 
 // runnerFor finds the session of a runner that has the plugin of a configuration.
 func (s *Server) runnerFor(ctx context.Context, config map[string]string) (state.SessionID, error) {
+	if err := s.awaitRunners(ctx); err != nil {
+		return 0, err
+	}
 	var session state.SessionID
 	var refused *state.Error
 	err := s.view(ctx, func(st *state.State) { _, session, refused = st.Choose(config) })
@@ -173,6 +177,21 @@ func (s *Server) runnerFor(ctx context.Context, config map[string]string) (state
 		err = noRunner(refused.Text)
 	}
 	return session, err
+}
+
+// awaitRunners gives runners that hold tasks a moment to come to a leader that has just taken over: whoever followed it here as fast as they do isn't to hear that there is no runner.
+func (s *Server) awaitRunners(ctx context.Context) error {
+	for until := time.Now().Add(rejoinWait); ; {
+		awaited := false
+		if err := s.view(ctx, func(st *state.State) { awaited = st.Awaited() }); err != nil || !awaited || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return s.fault(ctx.Err())
+		case <-time.After(rejoinPoll):
+		}
+	}
 }
 
 // ask asks a runner, within its time.

@@ -22,6 +22,8 @@ import (
 const (
 	// askTimeout is how long a runner may take to answer: it starts a plugin, which may have 30 s for its own answer.
 	askTimeout = 35 * time.Second
+	// rejoinWait is how long runners that are about to come to a new leader are waited for.
+	rejoinWait, rejoinPoll = 3 * time.Second, 50 * time.Millisecond
 	// probeTimeout is how long rights are asked for. Where that isn't enough, fencing will tell.
 	probeTimeout = 3 * time.Second
 	// maxWait is how long an operation is waited for where the caller sets no deadline.

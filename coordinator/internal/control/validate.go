@@ -85,6 +85,9 @@ func checkName(name string, config map[string]string) []*pluginv1.Problem {
 
 // choose finds a runner to ask and the problems of the keys that choosing reads. Where those keys are wrong, a runner is chosen without them, so that it can find the other problems at the same time.
 func (s *Server) choose(ctx context.Context, config map[string]string) (session state.SessionID, problems []*pluginv1.Problem, err error) {
+	if err := s.awaitRunners(ctx); err != nil {
+		return 0, nil, err
+	}
 	connected := false
 	err = s.view(ctx, func(st *state.State) {
 		for _, r := range st.Runners(time.Now()) {

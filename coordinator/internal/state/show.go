@@ -33,6 +33,19 @@ func (s *State) Connector(name string) (ConnectorView, bool) {
 	return s.view(c), true
 }
 
+// Awaited says that this leader is so young that a runner which holds tasks may not have come back yet, and one hasn't.
+func (s *State) Awaited() bool {
+	if s.settled.IsZero() {
+		return false
+	}
+	for name := range s.held {
+		if r := s.runners[name]; r == nil || r.session == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Cluster is what the log says of the cluster.
 func (s *State) Cluster() ClusterView {
 	return ClusterView{Cluster: s.options.Cluster, Term: s.term, Level: s.level, Begin: s.accepted}
