@@ -1,0 +1,155 @@
+package model
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// short skips what takes minutes under the race detector. Nothing here starts a goroutine; .ci/gotest runs these tests without it.
+func short(t *testing.T) {
+	t.Helper()
+	if raceEnabled || testing.Short() {
+		t.Skip("a search of many states: .ci/gotest runs it without the race detector")
+	}
+}
+
+// full says that the deep search is to be run: it takes an hour or more and some GiB.
+var full = os.Getenv("FENCEPOST_FULL") == "1"
+
+var (
+	// swap exchanges what two tasks read, so that the id of one doesn't fence who read it before.
+	swap  = Change{Kind: Apply, Layout: 1}
+	merge = Change{Kind: Replan, Layout: 2}
+)
+
+// searches are the worlds whose every order of steps is tried. Those with a limit of states are cut off there.
+var searches = []struct {
+	name   string
+	bounds Bounds
+	deep   bool
+}{
+	{"two changes", Bounds{Changes: []Change{swap, merge}, Records: [partitions]uint8{2, 1}, Walk: 500}, false},
+	{"zombie", Bounds{Records: [partitions]uint8{1, 1}, Zombies: 1, Walk: 500}, false},
+	{"crash", Bounds{Records: [partitions]uint8{1, 1}, Crashes: 1, Walk: 500}, false},
+	{"take-over", Bounds{Layout: 2, Records: [partitions]uint8{1, 1}, Takeovers: 1, Walk: 500}, false},
+	{"change and zombie", Bounds{Layout: 2, Changes: []Change{swap}, Records: [partitions]uint8{2, 0}, Zombies: 1, Walk: 500}, false},
+	{"stop and zombie", Bounds{Layout: 2, Changes: []Change{{Kind: Stop}}, Records: [partitions]uint8{2, 0}, Zombies: 1, Walk: 500}, false},
+	{"everything", Bounds{
+		Changes: []Change{swap, merge}, Records: [partitions]uint8{2, 1}, Takeovers: 1, Crashes: 1, Zombies: 1, Cuts: 1, Unanswered: 1, Expiries: 1, Walk: 500, States: 10_000_000,
+	}, true},
+}
+
+func TestEveryOrderOfStepsKeepsTheInvariants(t *testing.T) {
+	short(t)
+	for _, s := range searches {
+		if s.deep && !full {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			r := Check(s.bounds, None)
+			t.Log(r)
+			if r.Wrong != "" {
+				t.Fatalf("%s\n%s", r.Wrong, strings.Join(r.Trace, "\n"))
+			}
+		})
+	}
+}
+
+var mistakes = map[string]Mistake{
+	"no-confirmation": NoConfirmation, "confirmation-from-memory": ConfirmFromMemory, "renewal-by-a-deposed-leader": RenewedByDeposed,
+	"offsets-before-initialisation": OffsetsBeforeInit, "read-to-the-last-stable-offset": ReadToLastStable, "count-persisted-late": CountLate,
+	"round-not-repeated": RoundNotRepeated, "acknowledge-before-commit": AcknowledgeEarly, "resume-from-memory": ResumeFromMemory,
+	"send-before-persist": SentBeforePersisted, "stop-answered-early": StopAnsweredEarly,
+}
+
+// TestPlantedMistakesAreFound plants one mistake after the other in the smallest world where it shows, and compares the shortest way to a broken property, told in words, with testdata. -rewrite writes them anew.
+//
+//	find MISTAKE [layout=N] [records=(A,B)] [changes=(apply:N|replan:N|stop|delete …)] [zombies=N] [crashes=N] [takeovers=N] [unanswered=N]
+func TestPlantedMistakesAreFound(t *testing.T) {
+	short(t)
+	found := map[Mistake]bool{}
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			name := d.CmdArgs[0].Key
+			mistake, known := mistakes[name]
+			if !known {
+				t.Fatalf("there is no mistake %q", name)
+			}
+			r := Check(bounds(t, d), mistake)
+			t.Log(r)
+			if r.Wrong == "" {
+				return "nothing is found\n"
+			}
+			found[mistake] = true
+			return strings.Join(r.Trace, "\n") + "\n"
+		})
+	})
+	for name, mistake := range mistakes {
+		if !found[mistake] {
+			t.Errorf("%s isn't found", name)
+		}
+	}
+}
+
+func bounds(t *testing.T, d *datadriven.TestData) Bounds {
+	t.Helper()
+	b := Bounds{Records: [partitions]uint8{1, 1}}
+	number := func(text string) uint8 {
+		n, err := strconv.ParseUint(text, 10, 8)
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		return uint8(n)
+	}
+	for _, arg := range d.CmdArgs[1:] {
+		switch arg.Key {
+		case "layout":
+			b.Layout = number(arg.Vals[0])
+		case "records":
+			b.Records = [partitions]uint8{number(arg.Vals[0]), number(arg.Vals[1])}
+		case "changes":
+			for _, text := range arg.Vals {
+				kind, layout, _ := strings.Cut(text, ":")
+				c := Change{Kind: map[string]ChangeKind{"apply": Apply, "replan": Replan, "stop": Stop, "delete": Delete}[kind]}
+				if layout != "" {
+					c.Layout = number(layout)
+				}
+				b.Changes = append(b.Changes, c)
+			}
+		case "zombies":
+			b.Zombies = number(arg.Vals[0])
+		case "crashes":
+			b.Crashes = number(arg.Vals[0])
+		case "takeovers":
+			b.Takeovers = number(arg.Vals[0])
+		case "unanswered":
+			b.Unanswered = number(arg.Vals[0])
+		default:
+			t.Fatalf("%s: %s", d.Pos, arg.Key)
+		}
+	}
+	return b
+}
+
+// TestCopiedCoreDecidesTheSame says that a copy of a core decides as its original does, and leaves it alone.
+func TestCopiedCoreDecidesTheSame(t *testing.T) {
+	s := &search{machine: machine{bounds: Bounds{Records: [partitions]uint8{1, 1}}, cores: newCores()}}
+	s.first()
+	for key, edge := range s.cores.edges {
+		node := s.cores.nodes[key.from]
+		before := form(node.state, node.now)
+		made := s.cores.take(clone(clone(node.state)), node.now, key.event.real())
+		if made.to != edge.to || fmt.Sprint(made.effects) != fmt.Sprint(edge.effects) {
+			t.Errorf("event %+v: the copy of a copy decides otherwise", key.event)
+		}
+		if form(node.state, node.now) != before {
+			t.Errorf("event %+v: a step of a copy has changed the original", key.event)
+		}
+	}
+}
