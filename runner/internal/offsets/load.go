@@ -1,8 +1,11 @@
 package offsets
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
 
@@ -123,6 +126,7 @@ func (r *reader) read(ctx context.Context, targets map[int32]int64, store *Store
 		}
 	}
 	var last error
+	seen := newest{}
 	for len(positions) > 0 {
 		if ctx.Err() != nil {
 			return r.late(ctx, positions, targets, last)
@@ -132,9 +136,7 @@ func (r *reader) read(ctx context.Context, targets map[int32]int64, store *Store
 			if event.TopicPartition.Error != nil {
 				return fmt.Errorf("read offsets topic %q, partition %d: %w", r.cfg.Topic, event.TopicPartition.Partition, event.TopicPartition.Error)
 			}
-			if err := r.take(event, store); err != nil {
-				return err
-			}
+			seen.see(event, r.cfg.Connector)
 			reached(event.TopicPartition.Partition, int64(event.TopicPartition.Offset)+1)
 			last = nil
 		case kafka.PartitionEOF:
@@ -147,7 +149,37 @@ func (r *reader) read(ctx context.Context, targets map[int32]int64, store *Store
 			last = event
 		}
 	}
+	for _, m := range seen.inOrder() {
+		if err := r.take(m, store); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// newest has the newest record of each key of this connector in each partition. Before it is compacted a topic has a record of the same few keys for every commit, and only the newest is worth a look into it.
+type newest map[keyed]*kafka.Message
+
+type keyed struct {
+	partition int32
+	key       string
+}
+
+func (n newest) see(m *kafka.Message, connector string) {
+	at := keyed{m.TopicPartition.Partition, string(m.Key)}
+	if _, known := n[at]; !known {
+		if name, _, ok := splitKey(m.Key); !ok || name != connector {
+			return // somebody else's, of which nothing is kept
+		}
+	}
+	n[at] = m
+}
+
+// inOrder has them partition by partition, in the order of the log.
+func (n newest) inOrder() []*kafka.Message {
+	return slices.SortedFunc(maps.Values(n), func(a, b *kafka.Message) int {
+		return cmp.Or(cmp.Compare(a.TopicPartition.Partition, b.TopicPartition.Partition), cmp.Compare(a.TopicPartition.Offset, b.TopicPartition.Offset))
+	})
 }
 
 // permanent returns the errors that waiting doesn't help with. The group is never used, so what the broker thinks of it doesn't matter.
