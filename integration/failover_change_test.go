@@ -67,7 +67,9 @@ func setTasks(s *scene.Scene, w *scene.Watched, n int) {
 	switch n {
 	case 0:
 		s.MustCLI("stop", w.Name)
-		w.Judge(w.State().GetOffsetsTopic())
+		if w.Count() > 0 { // It may have been stopped before it wrote anything, its offsets topic included.
+			w.Judge(w.State().GetOffsetsTopic())
+		}
 		return
 	case -1:
 		s.MustCLI("delete", w.Name)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,13 +16,19 @@ func TestFailoverPlacesTheRest(t *testing.T) {
 	t.Parallel()
 	const bound, rest = 10, 40
 	s := newScene(t, "place-rest", 1)
-	mark := filepath.Join(t.TempDir(), "mark")
-	s.Runner("a", []string{"FENCEPOST_FAULT=X4:wait:100", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + mark + ".never"}, "--label", "disk=fast")
+	dir := t.TempDir()
+	mark, gate := filepath.Join(dir, "mark"), filepath.Join(dir, "gate")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Runner("a", []string{"FENCEPOST_FAULT=X4:wait:1", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + gate}, "--label", "disk=fast")
 	shared := s.Cluster + ".shared-offsets"
-	ten := s.Prepare("ten", bound, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
-	forty := s.Prepare("forty", rest, 20, "offsets.storage.topic", shared)
-	s.Create(ten.Name, ten.Config)
-	s.Create(forty.Name, forty.Config)
+	ten := s.Numbers("ten", bound, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
+	forty := s.Numbers("forty", rest, 20, "offsets.storage.topic", shared)
+	// All of them run: now each waits at its next passing, with its transaction open.
+	if err := os.Remove(gate); err != nil {
+		t.Fatal(err)
+	}
 	awaitLines(t, mark, bound+rest)
 	s.Runner("b", nil)
 	since := time.Now()

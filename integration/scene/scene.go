@@ -17,7 +17,7 @@ import (
 )
 
 // Patience is how long something that failed may be away before it counts as gone for ever.
-const Patience = time.Minute
+const Patience = 2 * time.Minute
 
 // Scene is a bed with several coordinators and runners.
 type Scene struct {
@@ -118,13 +118,16 @@ func (s *Scene) RunnerAt(coordinator, bootstrap, name string, env []string, args
 	return p
 }
 
-// Leads is the address of the coordinator that leads, and its process.
+// Leads is the address of the coordinator that leads, and its process. Where none does just now, it waits for one.
 func (s *Scene) Leads() (string, *process.Process) {
 	s.T.Helper()
-	leader := s.Leader(s.T.Context())
-	if leader == "" {
-		s.T.Fatalf("nobody leads")
-	}
+	var leader string
+	harness.Wait(s.T, Patience, "a coordinator leads", func(ctx context.Context) error {
+		if leader = s.Leader(ctx); leader == "" {
+			return errors.New("none does")
+		}
+		return nil
+	})
 	return leader, s.Coordinators[leader]
 }
 

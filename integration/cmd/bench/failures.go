@@ -119,13 +119,14 @@ func (b *bench) placeRest() {
 			defer func() { b.binaries = whole }()
 			c := b.scene("bench-rest-"+strconv.Itoa(n), 1, 0)
 			mark := filepath.Join(b.TempDir(), "mark")
-			env := []string{"FENCEPOST_FAULT=X4:wait:200", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + mark + ".never"}
+			gate := mark + ".gate"
+			b.check(os.WriteFile(gate, nil, 0o600))
+			env := []string{"FENCEPOST_FAULT=X4:wait:1", "FENCEPOST_FAULT_MARK=" + mark, "FENCEPOST_FAULT_GATE=" + gate}
 			c.Runner("a", env, "--label", "disk=fast")
 			shared := c.Cluster + ".shared-offsets"
-			bound := c.Prepare("bound", boundTasks, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
-			rest := c.Prepare("rest", restTasks, 20, "offsets.storage.topic", shared)
-			c.Create(bound.Name, bound.Config)
-			c.Create(rest.Name, rest.Config)
+			bound := c.Numbers("bound", boundTasks, 20, "offsets.storage.topic", shared, "placement.labels", "disk=fast")
+			rest := c.Numbers("rest", restTasks, 20, "offsets.storage.topic", shared)
+			b.check(os.Remove(gate)) // All of them run: now each waits at its next passing.
 			waitLines(b, mark, boundTasks+restTasks)
 			c.Runner("b", nil)
 			since := time.Now()
