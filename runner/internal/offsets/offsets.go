@@ -89,6 +89,8 @@ func open(cfg *Config) (*reader, error) {
 	// I10: what is fetched and not yet looked at.
 	settings["queued.max.messages.kbytes"] = 4096
 	settings["queued.min.messages"] = 1000
+	// How long the client doesn't fetch once so much is waiting. By default that is a second, which a topic with more records than that costs each start of a task.
+	settings["fetch.queue.backoff.ms"] = 1
 	// Errors come as events; the log would repeat them.
 	settings["log_level"] = 2
 	consumer, err := kafka.NewConsumer(&settings)
