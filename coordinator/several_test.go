@@ -159,7 +159,7 @@ func TestWhatWasUnderWayIsAnsweredByWhereToAskAgain(t *testing.T) {
 	first := start(t, bootstrap, nil)
 	first.awaitLeading(t)
 	stream, _ := first.join(t, "r")
-	defer stream.CloseSend() //nolint:errcheck // the stream is ended by its coordinator
+	defer stream.CloseSend()
 	answer := make(chan error, 1)
 	asked := make(chan struct{})
 	go func() {

@@ -14,7 +14,7 @@ import (
 )
 
 // runnersOf says how many tasks each runner has.
-func runnersOf(bed *harness.Bed, ctx context.Context) (map[string]*controlv1.Runner, error) {
+func runnersOf(ctx context.Context, bed *harness.Bed) (map[string]*controlv1.Runner, error) {
 	resp, err := bed.Control().ListRunners(ctx, &controlv1.ListRunnersRequest{})
 	runners := map[string]*controlv1.Runner{}
 	for _, r := range resp.GetRunners() {
@@ -87,7 +87,7 @@ func TestDrainMovesTasksWithoutAGap(t *testing.T) {
 	took := time.Since(begun)
 	awaitLoads(bed, "numbers", map[string]int{"second": 4})
 	gap(t, fmt.Sprintf("drain of two tasks, %s", took.Round(time.Millisecond)), pauses(watch, load.partitions, begun, time.Now()))
-	runners, err := runnersOf(bed, t.Context())
+	runners, err := runnersOf(t.Context(), bed)
 	if err != nil || runners["first"].GetState() != "DRAINED" {
 		t.Errorf("%v, %v", runners, err)
 	}

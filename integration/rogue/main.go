@@ -38,7 +38,7 @@ func run(mode string) error {
 		fmt.Fprintln(os.Stderr, "the licence has expired")
 		os.Exit(3)
 	case "silent":
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 	case "banner":
 		fmt.Fprintln(os.Stdout, "Welcome to Rogue 1.0!")
 	case "immortal":
@@ -159,7 +159,7 @@ func (r *rogue) Run(stream pluginv1.Plugin_RunServer) error {
 		return err
 	}
 	if r.is("immortal") {
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 	}
 	if r.is("hang-run") {
 		return hang(stream.Context())

@@ -152,7 +152,7 @@ func TestBalanceTakesTheFewestMoves(t *testing.T) {
 		for _, r := range b.runners {
 			b.others[r.Name] = 0
 		}
-		total, fewest := 0, 0
+		total := 0
 		for _, r := range b.loaded() {
 			total += r.Load
 		}
@@ -163,7 +163,7 @@ func TestBalanceTakesTheFewestMoves(t *testing.T) {
 			over += max(0, r.Load-ceiling)
 			under += max(0, floor-r.Load)
 		}
-		fewest = max(over, under)
+		fewest := max(over, under)
 		moves := b.settle(t)
 		for _, r := range b.loaded() {
 			if r.Load < floor || r.Load > ceiling {

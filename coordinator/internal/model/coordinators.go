@@ -261,7 +261,6 @@ func (m *machine) fence(w *world, k, task int) bool {
 	ok := w.initialise(task, 0)
 	if !ok && m.mistake == RoundNotRepeated && o.round != 0 {
 		m.tell("%s initialises the id of task %d, is answered CONCURRENT_TRANSACTIONS, and takes that for done", coordinatorName(k), task)
-		ok = true
 	} else if !ok {
 		m.tell("%s initialises the id of task %d, is answered CONCURRENT_TRANSACTIONS, and will try again", coordinatorName(k), task)
 		return was == ongoing

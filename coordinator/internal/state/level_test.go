@@ -66,14 +66,14 @@ func TestALevelIsRaisedOnlyWhereAllCan(t *testing.T) {
 	if !isFirst || len(persist.Records) != 1 || !strings.Contains(string(persist.Records[0].Value), `"level":2`) {
 		t.Errorf("it isn't persisted first: %v", effects)
 	}
-	told := effects[1].(Send).Message.GetClusterChanged() //nolint:errcheck,forcetypeassert // a panic is a failure
+	told := effects[1].(Send).Message.GetClusterChanged() //nolint:forcetypeassert // a panic is a failure
 	if told.GetLevel() != 2 {
 		t.Errorf("runners hear %v", told)
 	}
 	if reply, effects = m.raise(2, newOne); reply.Err != nil || reply.Result.Change != Unchanged || len(effects) != 1 {
 		t.Errorf("again: %v", effects)
 	}
-	if effects := m.greet("older", 1, 1); effects[0].(CloseSession).Why != CloseInvalid { //nolint:errcheck,forcetypeassert // a panic is a failure
+	if effects := m.greet("older", 1, 1); effects[0].(CloseSession).Why != CloseInvalid { //nolint:forcetypeassert // a panic is a failure
 		t.Errorf("a runner that can't work at the level: %v", effects)
 	}
 }
@@ -117,7 +117,7 @@ func TestRunnersHearWhichCoordinatorsThereAre(t *testing.T) {
 	if len(effects) != 1 {
 		t.Fatalf("%v", effects)
 	}
-	told := effects[0].(Send).Message.GetClusterChanged() //nolint:errcheck,forcetypeassert // a panic is a failure
+	told := effects[0].(Send).Message.GetClusterChanged() //nolint:forcetypeassert // a panic is a failure
 	if diff := cmp.Diff([]string{"new:1", "old:1"}, told.GetCoordinators()); diff != "" {
 		t.Error(diff)
 	}

@@ -76,7 +76,7 @@ func (s *State) place(c *connector) {
 	var wants []assign.Task
 	for _, task := range open {
 		want := assign.Task{Previous: c.last[task], Ready: s.readyFor(c, task), Avoid: s.avoided(c, task)}
-		if p := c.pauses[task]; s.now.Before(p.until) && !(p.host && assign.Fits(need, want.Avoid, takers)) {
+		if p := c.pauses[task]; s.now.Before(p.until) && (!p.host || !assign.Fits(need, want.Avoid, takers)) {
 			continue
 		}
 		tasks, wants = append(tasks, task), append(wants, want)

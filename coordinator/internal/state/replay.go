@@ -13,11 +13,11 @@ func ReadCluster(r Record) (ClusterView, bool) {
 	if r.Key != keyCluster || r.Value == nil || decode(r, &cluster) != nil {
 		return ClusterView{}, false
 	}
-	return ClusterView{Cluster: cluster.Cluster, Term: cluster.Term, Level: cluster.Level, Begin: cluster.Begin}, true
+	return ClusterView(cluster), true
 }
 
 // kinds begin the keys that this version knows.
-var kinds = []string{keyCluster, keyBeacon, keyName, keyConnector, keyTask, keyLease, keyID, keyTopics, keyClaim}
+var kinds = []string{keyCluster, keyBeacon, keyName, keyConnector, keyTask, keyLease, keyID, keyHeal, keyTopics, keyClaim}
 
 // Known says that a key may be one of a coordinator's.
 func Known(key string) bool {

@@ -126,6 +126,9 @@ func (m *sim) persist(p Persist) {
 		if old, ok := m.log[r.Key]; ok && strings.HasPrefix(r.Key, keyName) {
 			m.grows(old, r)
 		}
+		if !Known(r.Key) {
+			m.t.Fatalf("key %q isn't among the kinds that this version knows", r.Key)
+		}
 		m.listen(r)
 		if r.Value == nil {
 			delete(m.log, r.Key)
