@@ -33,6 +33,7 @@ var rewinds = []struct {
 	{"connections refused for longer than a transaction lives", short, cutOff(proxy.Refuse, 6*time.Second), []string{"expired", "broker", "unknown", "fenced", "delivery"}},
 	{"late batch", short, lateBatch, []string{"expired", "broker", "unknown", "fenced", "delivery"}},
 	{"unknown outcome of a commit", short, unknownOutcome, []string{"unknown", "expired", "fenced"}},
+	{"broker restarted", short, brokerRestarted, []string{"expired", "broker", "unknown", "fenced", "delivery", "coordinator", "client"}},
 }
 
 // short makes transactions live for 3 s, and messages for half of that.
@@ -199,6 +200,17 @@ func unknownOutcome(r *rewound) {
 	defer held.Release()
 	<-held.Caught()
 	r.awaitRewind([]string{"unknown", "expired", "fenced"})
+}
+
+// brokerRestarted stops the broker in an orderly way, and starts it again.
+func brokerRestarted(r *rewound) {
+	if err := r.broker.Stop(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	<-time.After(4 * time.Second) // an outage has a length
+	if err := r.broker.Start(r.Context()); err != nil {
+		r.Fatal(err)
+	}
 }
 
 // awaitMore waits until a connector has committed more records than so many, whoever runs it now.

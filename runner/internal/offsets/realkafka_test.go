@@ -1,14 +1,66 @@
 package offsets
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"golang.org/x/sync/errgroup"
 
 	broker "github.com/fencepost-io/fencepost/integration/kafka"
 	"github.com/fencepost-io/fencepost/runner/internal/publish"
+	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
+
+// checkManyCommits: an active segment is never compacted, so that a start reads every commit of up to ten minutes. A transaction of one offset is some 200 bytes of the log.
+func checkManyCommits(t *testing.T, b *bed) {
+	const producers, each = 4, 2500
+	var group errgroup.Group
+	for i := range producers {
+		p, s := b.publisher(fmt.Sprintf("many-%d", i)), newStore(&Config{Topic: topic, Connector: "many"}, 1)
+		group.Go(func() error {
+			for n := range each {
+				batch, topics, err := s.Stage([]source.PartitionOffset{position(fmt.Sprintf(`{"task":%d}`, i), fmt.Sprintf(`{"n":%d}`, n))})
+				if err == nil {
+					err = p.Begin()
+				}
+				if err == nil {
+					err = p.Produce(t.Context(), batch, topics)
+				}
+				if err == nil {
+					err = p.Commit(t.Context())
+				}
+				if err != nil {
+					return err
+				}
+				s.Applied()
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, connector := range []string{"many", "seq"} {
+		cfg := b.config()
+		cfg.Connector = connector
+		began := time.Now()
+		s, err := Load(b.limited(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		t.Logf("%d commits are read in %s, %d offsets of connector %s", producers*each, took.Round(time.Millisecond), len(s.All()), connector)
+		if took > 10*time.Second {
+			t.Error("that is far more than a second")
+		}
+		if connector == "many" && len(s.All()) != producers {
+			t.Errorf("read %s", shown(s))
+		}
+	}
+}
 
 // TestRealKafka has what only a real broker decides. FENCEPOST_KAFKA_LIBS names the folder with Kafka's jars; make test sets it.
 func TestRealKafka(t *testing.T) {
@@ -32,6 +84,8 @@ func TestRealKafka(t *testing.T) {
 	}
 	t.Run("load waits for a sibling's open transaction", func(t *testing.T) { checkSibling(t, newBed(t, kafka.AdminAddr)) })
 	wantShown(t, b.load(), `{"src":"own"} → {"n":7}`)
+
+	t.Run("after ten thousand commits a restart takes no longer", func(t *testing.T) { checkManyCommits(t, newBed(t, kafka.AdminAddr)) })
 
 	weak := known
 	weak.Client = map[string]string{"bootstrap.servers": kafka.Addr, "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password,
