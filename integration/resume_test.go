@@ -106,10 +106,11 @@ func TestBrokersAwayCostAPause(t *testing.T) {
 			}
 			return nil
 		})
-		before, err := bed.Connector(t.Context(), "numbers")
-		if err != nil {
-			t.Fatal(err)
-		}
+		var before *controlv1.Connector
+		harness.Wait(t, time.Minute, "the coordinator answers", func(ctx context.Context) (err error) {
+			before, err = bed.Connector(ctx, "numbers")
+			return err
+		})
 		awaitMore(bed, "numbers", recordsOf(before))
 		if err := victim.Start(t.Context()); err != nil {
 			t.Fatal(err)
@@ -166,11 +167,11 @@ func TestTasksResumeByThemselvesWhenTheBrokerIsBack(t *testing.T) {
 		return nil
 	}
 	harness.Wait(t, time.Minute, "every task delivers", delivering)
-	if err := broker.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	before, err := bed.Connector(t.Context(), "numbers")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, task := range before.GetTasks() {
@@ -200,7 +201,11 @@ func TestTaskMovesWhereItsHostCanNotRunIt(t *testing.T) {
 	bed.Create("numbers", load.config())
 	bed.AwaitState(time.Minute, "numbers", "RUNNING")
 	bed.StartRunner("second", nil)
-	none := unix.Rlimit{Cur: 8, Max: 8} // what is open stays open
+	var usual unix.Rlimit
+	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, nil, &usual); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 8, Max: usual.Max} // what is open stays open
 	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, &none, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -223,5 +228,8 @@ func TestTaskMovesWhereItsHostCanNotRunIt(t *testing.T) {
 	}
 	load.arrived(t, bed.Bootstrap)
 	load.exact(t, bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers")
+	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, &usual, nil); err != nil { // It needs some to tidy up.
+		t.Fatal(err)
+	}
 	bed.StopAll()
 }

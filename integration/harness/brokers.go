@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -68,7 +69,7 @@ func OwnKafka(t T, opts kafka.Options) *kafka.Broker {
 // Admin is a client of a broker that ends with the test.
 func Admin(t T, bootstrap string) *kadm.Client {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...))
 	if err != nil {
 		t.Fatal(err)
 	}
