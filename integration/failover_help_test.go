@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/fencepost-io/fencepost/integration/harness"
+	"github.com/fencepost-io/fencepost/integration/reader"
 	"github.com/fencepost-io/fencepost/integration/scene"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
@@ -69,4 +72,18 @@ func awaitLines(t *testing.T, path string, n int) {
 		}
 		return nil
 	})
+}
+
+// readableOf counts the readable records of a connector's topic.
+func readableOf(t *testing.T, s *scene.Scene, w *scene.Watched) int {
+	t.Helper()
+	n := 0
+	err := reader.Topic(t.Context(), s.Admin, w.Config["topic"], func(*kgo.Record) error {
+		n++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -282,7 +282,10 @@ func (f *Fencer) Prove(ctx context.Context, id string, hangs []state.Hang, noted
 	}
 	var all []Proven
 	for _, h := range hangs {
-		p := prove(h, past, noted)
+		p, err := f.direction(ctx, h, hangs, past, noted)
+		if err != nil {
+			return nil, err
+		}
 		if p.outcome == "" {
 			all = append(all, Proven{Hang: h, Outcome: state.OutcomeUnknown, Proof: p.why})
 			continue

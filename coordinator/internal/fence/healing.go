@@ -87,7 +87,10 @@ func (w *healer) run(ctx context.Context) error {
 	}
 	toCommit, toAbort := []state.Mended(nil), []state.Mended(nil)
 	for _, h := range hangs {
-		p := prove(h, past, w.heal.Noted)
+		p, err := w.fencer.direction(limited, h, hangs, past, w.heal.Noted)
+		if err != nil {
+			return err
+		}
 		if p.outcome == "" && w.heal.Force != "" {
 			p = proof{outcome: w.heal.Force, by: proofUser}
 		}

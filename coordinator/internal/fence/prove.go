@@ -33,6 +33,8 @@ type proof struct {
 	outcome state.Outcome
 	by      string
 	why     string
+	// torn, where set, is the decision that was made, and that a later one may have turned round on other partitions of the transaction: the proof holds only if it didn't, see whole.
+	torn *decided
 }
 
 // unproven is the outcome of what isn't known. The broker never objects to the wrong direction: committed records that are aborted are deleted, aborted ones that are committed are published.
@@ -52,6 +54,8 @@ type decided struct {
 	// epoch is that of the records. An abort by the coordinator itself, and any end of a client with the newer protocol, is decided under the next one.
 	epoch      int16
 	partitions []kmsg.TxnMetadataValueTopic
+	// at is when, by the clock of the broker that coordinates the id.
+	at time.Time
 	// unsure: the step before it is gone, and the records' epoch may be one less.
 	unsure bool
 }
@@ -62,26 +66,49 @@ func (d decided) names(h state.Hang) bool {
 	})
 }
 
+// parts are the partitions of the transaction.
+func (d decided) parts() []part {
+	var parts []part
+	for _, t := range d.partitions {
+		for _, p := range t.Partitions {
+			parts = append(parts, part{t.Topic, p})
+		}
+	}
+	return parts
+}
+
+// shares says that two transactions have a partition in common beside the one that hangs: there nothing came after.
+func (d decided) shares(other decided, hangs part) bool {
+	return slices.ContainsFunc(d.parts(), func(p part) bool { return p != hangs && slices.Contains(other.parts(), p) })
+}
+
 // prove finds the direction of a hang.
 //
 // The strongest proof is Kafka's own: the last PrepareCommit or PrepareAbort of the very producer id and epoch that names the partition. (An earlier one of the same epoch had its marker there: nothing of ours writes to a partition
 // on which its last transaction hangs, see I3 and the look after a lost broker.) Where it can't be read, or was compacted, the noted decision counts, if it is of the very producer id and epoch, see state's Heal. Two proofs that
 // contradict each other are none.
+//
+// A later decision in the other direction is a danger where it names another partition of the same transaction: if the marker was left out there as well, the later one decided that part. (Seen when a broker is stopped: a commit
+// returned without any marker, the next transaction had begun, and its abort deleted the committed offsets.) What is left must then go the way of the other parts, and whole looks which that is.
 func prove(h state.Hang, past history, noted state.Decision) proof {
 	var exact *decided
+	turned := false
 	for i, d := range past.decided {
 		switch {
 		case d.producer != h.ProducerID || !d.names(h):
 		case d.unsure && (d.epoch == h.ProducerEpoch || d.epoch-1 == h.ProducerEpoch):
 			exact = nil
 		case !d.unsure && d.epoch == h.ProducerEpoch:
-			exact = &past.decided[i]
+			exact, turned = &past.decided[i], false
 		}
+		turned = turned || exact != nil && d.producer == exact.producer && d.outcome != exact.outcome && d.shares(*exact, part{h.Topic, h.Partition})
 	}
 	byNote := noted.Outcome == state.OutcomeCommitted && noted.ProducerID == h.ProducerID && noted.ProducerEpoch == h.ProducerEpoch
 	switch {
 	case exact != nil && byNote && exact.outcome != noted.Outcome:
 		return unproven("%s says %s, and the coordinator noted %s", transactionState, exact.outcome, noted.Outcome)
+	case exact != nil && turned:
+		return proof{torn: exact}
 	case exact != nil:
 		return proof{outcome: exact.outcome, by: proofState}
 	case byNote:
@@ -178,7 +205,7 @@ func (f *Fencer) read(ctx context.Context, admin *kadm.Client, id string, partit
 			at = r.Offset + 1
 			var key kmsg.TxnMetadataKey
 			if key.ReadFrom(r.Key) == nil && key.TransactionalID == id && r.Offset < end {
-				replay.take(r.Value)
+				replay.take(r.Value, r.Timestamp)
 			}
 		})
 	}
@@ -209,7 +236,7 @@ type replay struct {
 // newerProtocol is from which version on a client's every end of a transaction raises the epoch (KIP-890).
 const newerProtocol = 2
 
-func (r *replay) take(value []byte) {
+func (r *replay) take(value []byte, at time.Time) {
 	var step kmsg.TxnMetadataValue
 	if len(value) == 0 || step.ReadFrom(value) != nil {
 		r.ongoing = false // the id has expired, or a later version of Kafka wrote this: what follows begins anew
@@ -219,15 +246,15 @@ func (r *replay) take(value []byte) {
 	case stateOngoing:
 		r.ongoing, r.producer, r.epoch = true, step.ProducerID, step.ProducerEpoch
 	case statePrepareCommit, statePrepareAbort:
-		r.decide(&step)
+		r.decide(&step, at)
 	default:
 		r.ongoing = false
 	}
 }
 
 // decide keeps a decision whose records' epoch is known: that of the open transaction before it, or, where compaction has taken that step, that of the decision itself where nothing could have raised it.
-func (r *replay) decide(step *kmsg.TxnMetadataValue) {
-	d := decided{outcome: state.OutcomeAborted, producer: step.ProducerID, epoch: step.ProducerEpoch, partitions: step.Topics}
+func (r *replay) decide(step *kmsg.TxnMetadataValue, at time.Time) {
+	d := decided{outcome: state.OutcomeAborted, producer: step.ProducerID, epoch: step.ProducerEpoch, partitions: step.Topics, at: at}
 	if step.State.String() == statePrepareCommit {
 		d.outcome = state.OutcomeCommitted
 	}

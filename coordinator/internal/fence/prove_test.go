@@ -3,6 +3,7 @@ package fence
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -46,13 +47,17 @@ func TestADirectionIsProvenOrTheHangIsLeft(t *testing.T) {
 		noted state.Decision
 		want  state.Outcome
 		why   string
+		torn  bool
 	}{
 		"committed":                             {steps: []string{"Ongoing 3 a", "PrepareCommit 3 a", "CompleteCommit 3"}, noted: nothing, want: state.OutcomeCommitted},
 		"aborted":                               {steps: []string{"Ongoing 3 a", "PrepareAbort 3 a", "CompleteAbort 3"}, noted: nothing, want: state.OutcomeAborted},
 		"aborted by a fence":                    {steps: []string{"Ongoing 3 a", "PrepareAbort 4 a", "CompleteAbort 4", "Empty 5"}, noted: nothing, want: state.OutcomeAborted},
 		"committed by a newer client":           {steps: []string{"Ongoing 3 a", "PrepareCommit+ 4 a", "CompleteCommit+ 4"}, noted: nothing, want: state.OutcomeCommitted},
 		"the last one counts":                   {steps: []string{"Ongoing 3 a", "PrepareCommit 3 a", "CompleteCommit 3", "Ongoing 3 a", "PrepareAbort 4 a", "CompleteAbort 4"}, noted: nothing, want: state.OutcomeAborted},
-		"an abort elsewhere is another one":     {steps: []string{"Ongoing 3 a b", "PrepareCommit 3 a b", "CompleteCommit 3", "Ongoing 3 b", "PrepareAbort 3 b", "CompleteAbort 3"}, noted: nothing, want: state.OutcomeCommitted},
+		"an abort elsewhere is another one":     {steps: []string{"Ongoing 3 a b", "PrepareCommit 3 a b", "CompleteCommit 3", "Ongoing 3 c", "PrepareAbort 3 c", "CompleteAbort 3"}, noted: nothing, want: state.OutcomeCommitted},
+		"an abort of another part may tear it":  {steps: []string{"Ongoing 3 a b", "PrepareCommit 3 a b", "CompleteCommit 3", "Ongoing 3 b", "PrepareAbort 4 b", "CompleteAbort 4"}, noted: nothing, torn: true},
+		"a commit of another part, too":         {steps: []string{"Ongoing 3 a b", "PrepareAbort 3 a b", "CompleteAbort 3", "Ongoing 3 b", "PrepareCommit 3 b", "CompleteCommit 3"}, noted: nothing, torn: true},
+		"what was before it tears nothing":      {steps: []string{"Ongoing 3 b", "PrepareAbort 3 b", "CompleteAbort 3", "Ongoing 3 a b", "PrepareCommit 3 a b", "CompleteCommit 3"}, noted: nothing, want: state.OutcomeCommitted},
 		"a successor that wrote nothing there":  {steps: []string{"Ongoing 3 a", "PrepareCommit 3 a", "CompleteCommit 3", "Empty 4", "Ongoing 4 a", "PrepareAbort 5 a", "CompleteAbort 5"}, noted: nothing, want: state.OutcomeCommitted},
 		"a successor's decision alone":          {steps: []string{"Empty 4", "Ongoing 4 a", "PrepareCommit 4 a", "CompleteCommit 4"}, noted: nothing, why: "no decision"},
 		"only an earlier epoch's":               {steps: []string{"Ongoing 2 a", "PrepareCommit 2 a", "CompleteCommit 2"}, noted: nothing, why: "no decision"},
@@ -72,9 +77,15 @@ func TestADirectionIsProvenOrTheHangIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var r replay
 			for _, s := range tc.steps {
-				r.take(step(t, s))
+				r.take(step(t, s), time.Time{})
 			}
 			got := prove(hang, history{decided: r.decided, none: tc.none}, tc.noted)
+			if (got.torn != nil) != tc.torn {
+				t.Fatalf("torn: %+v", got.torn)
+			}
+			if tc.torn {
+				return
+			}
 			if got.outcome != tc.want || (got.outcome != "") == (got.by == "") || !strings.Contains(got.why, tc.why) || (tc.want == "") != (got.why != "") {
 				t.Errorf("%+v", got)
 			}
