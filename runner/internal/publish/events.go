@@ -31,7 +31,16 @@ type events struct {
 	named chan struct{}
 }
 
+// brokerFailed is the tag of lines about a broker that went away. A connection on which nothing was asked is closed without an error event, and is missed only when something is sent there the next time: a broker that
+// dies between the last record and the commit shows in the log alone.
+const brokerFailed = "FAIL"
+
 func (e *events) log(syslog int, tag, text string) {
+	if tag == brokerFailed {
+		e.mu.Lock()
+		e.lost = true
+		e.mu.Unlock()
+	}
 	e.logger.Log(level(syslog), "librdkafka", "tag", tag, "text", text)
 }
 

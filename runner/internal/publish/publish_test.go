@@ -388,6 +388,20 @@ func TestFencedProducerAsks(t *testing.T) {
 	wantNumbered(t, bed.read(t, topic), 1, 1)
 }
 
+// A connection that nothing was asked on ends without an error event: only the log has it. Without that a broker that dies between the last record and the commit goes unnoticed, and the next transaction decides over one that Kafka
+// left hanging.
+func TestABrokerThatOnlyTheLogMissesIsLost(t *testing.T) {
+	e := &events{logger: hclog.NewNullLogger()}
+	e.log(6, "CONNECTED", "[thrd:1]: up")
+	if e.takeLost() {
+		t.Error("lost by being connected")
+	}
+	e.log(6, "FAIL", "[thrd:127.0.0.1:9092/2]: Disconnected (after 2000ms in state UP)")
+	if !e.takeLost() || e.takeLost() {
+		t.Error("a broker that went away is lost once")
+	}
+}
+
 func TestLostBrokerIsNoticedOnce(t *testing.T) {
 	bed, cluster := fakeBed(t)
 	p, topic := bed.producer(t, "a", nil), bed.topic(t, 1, nil)
