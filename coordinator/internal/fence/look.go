@@ -116,10 +116,12 @@ func lagging(ctx context.Context, admin *kadm.Client, topics []string) (kadm.Top
 	return behind, trouble
 }
 
+// firstError leaves out topics that aren't there. A partition that isn't known of a topic that is there has no leader just now, whatever the broker calls it: nobody can say what hangs on it.
 func firstError(listed kadm.ListedOffsets) error {
 	var err error
 	listed.Each(func(o kadm.ListedOffset) {
-		if o.Err == nil || errors.Is(o.Err, kerr.UnknownTopicOrPartition) || err != nil {
+		gone := o.Partition < 0 && errors.Is(o.Err, kerr.UnknownTopicOrPartition)
+		if o.Err == nil || gone || err != nil {
 			return
 		}
 		if errors.Is(o.Err, kerr.TopicAuthorizationFailed) {
@@ -142,8 +144,6 @@ func openOn(ctx context.Context, admin *kadm.Client, partitions kadm.TopicsSet) 
 	for _, topic := range described {
 		for _, partition := range topic.Partitions {
 			switch {
-			case errors.Is(partition.Err, kerr.UnknownTopicOrPartition):
-				continue
 			case errors.Is(partition.Err, kerr.TopicAuthorizationFailed):
 				trouble = fmt.Errorf("the coordinator may not see the producers of topic %q: grant its user the right Read on it: %w", partition.Topic, partition.Err)
 			case partition.Err != nil:
