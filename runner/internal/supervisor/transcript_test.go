@@ -119,7 +119,9 @@ func (w *world) shutdown() {
 		return
 	}
 	w.over = true
+	w.mu.Lock()
 	clear(w.stubborn)
+	w.mu.Unlock()
 	w.stop()
 	if err := <-w.ended; err != nil {
 		w.say("run: %v", err)
@@ -200,7 +202,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "parallel":
 		w.parallel = true
 	case "stubborn":
+		w.mu.Lock()
 		w.stubborn[fmt.Sprintf("%s-%d", connector, l.Task)] = true
+		w.mu.Unlock()
 	case "tasks":
 		return w.tasks(t, connector, d) + w.said()
 	case "lookup":
