@@ -1,7 +1,10 @@
+//go:build !race
+
+// The searches have one goroutine, and would take minutes under the race detector: .ci/gotest runs them once more without it.
+
 package model
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -9,14 +12,6 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 )
-
-// short skips what takes minutes under the race detector. Nothing here starts a goroutine; .ci/gotest runs these tests without it.
-func short(t *testing.T) {
-	t.Helper()
-	if raceEnabled || testing.Short() {
-		t.Skip("a search of many states: .ci/gotest runs it without the race detector")
-	}
-}
 
 // full says that the deep search is to be run: it takes an hour or more and some GiB.
 var full = os.Getenv("FENCEPOST_FULL") == "1"
@@ -26,6 +21,9 @@ var (
 	swap  = Change{Kind: Apply, Layout: 1}
 	merge = Change{Kind: Replan, Layout: 2}
 )
+
+// leastStates is how many distinct states the searches are to reach together.
+const leastStates = 1_000_000
 
 // searches are the worlds whose every order of steps is tried. Those with a limit of states are cut off there.
 var searches = []struct {
@@ -45,7 +43,7 @@ var searches = []struct {
 }
 
 func TestEveryOrderOfStepsKeepsTheInvariants(t *testing.T) {
-	short(t)
+	states := 0
 	for _, s := range searches {
 		if s.deep && !full {
 			continue
@@ -56,7 +54,14 @@ func TestEveryOrderOfStepsKeepsTheInvariants(t *testing.T) {
 			if r.Wrong != "" {
 				t.Fatalf("%s\n%s", r.Wrong, strings.Join(r.Trace, "\n"))
 			}
+			if !s.deep && (!r.Complete || r.Beyond > 0 || r.Walks == 0) {
+				t.Errorf("not every order of steps was tried, or no fair run")
+			}
+			states += r.States
 		})
+	}
+	if states < leastStates {
+		t.Errorf("%d distinct states, want %d at least", states, leastStates)
 	}
 }
 
@@ -71,7 +76,6 @@ var mistakes = map[string]Mistake{
 //
 //	find MISTAKE [layout=N] [records=(A,B)] [changes=(apply:N|replan:N|stop|delete …)] [zombies=N] [crashes=N] [takeovers=N] [unanswered=N]
 func TestPlantedMistakesAreFound(t *testing.T) {
-	short(t)
 	found := map[Mistake]bool{}
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -135,21 +139,4 @@ func bounds(t *testing.T, d *datadriven.TestData) Bounds {
 		}
 	}
 	return b
-}
-
-// TestCopiedCoreDecidesTheSame says that a copy of a core decides as its original does, and leaves it alone.
-func TestCopiedCoreDecidesTheSame(t *testing.T) {
-	s := &search{machine: machine{bounds: Bounds{Records: [partitions]uint8{1, 1}}, cores: newCores()}}
-	s.first()
-	for key, edge := range s.cores.edges {
-		node := s.cores.nodes[key.from]
-		before := form(node.state, node.now)
-		made := s.cores.take(clone(clone(node.state)), node.now, key.event.real())
-		if made.to != edge.to || fmt.Sprint(made.effects) != fmt.Sprint(edge.effects) {
-			t.Errorf("event %+v: the copy of a copy decides otherwise", key.event)
-		}
-		if form(node.state, node.now) != before {
-			t.Errorf("event %+v: a step of a copy has changed the original", key.event)
-		}
-	}
 }

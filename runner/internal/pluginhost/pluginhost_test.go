@@ -345,7 +345,12 @@ func TestCrashDuringARunIsRetriableAndSaysHow(t *testing.T) {
 		"crash":  {ExitSignal, "crashed: signal 15 (terminated)"},
 		"panic":  {ExitCode, "last lines on stderr: panic: index out of range"},
 		"killed": {ExitMemory, "ran out of memory"},
-		"eat":    {ExitCode, "memory limit of 268435456 bytes"},
+	}
+	if !raceEnabled { // The race detector needs more memory than the limit, so .ci/gotest runs this test once more without it.
+		cases["eat"] = struct {
+			class ExitClass
+			want  string
+		}{ExitCode, "memory limit of 268435456 bytes"}
 	}
 	for connector, tc := range cases {
 		t.Run(connector, func(t *testing.T) {
@@ -353,9 +358,6 @@ func TestCrashDuringARunIsRetriableAndSaysHow(t *testing.T) {
 			h := newHost(t, nil)
 			spec := Spec{Path: plugin(t, "good"), Label: "connector c"}
 			if connector == "eat" {
-				if raceEnabled {
-					t.Skip("the race detector needs more memory than the limit; .ci/gotest runs this case once more without it")
-				}
 				spec.MemoryLimitBytes = 256 << 20
 			}
 			p := mustStart(t, h, spec)
