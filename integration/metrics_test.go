@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,13 +16,14 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/fencepost-io/fencepost/integration/exposition"
 	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/process"
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
 
 // metrics is what a process shows Prometheus: values by name and labels, as in its text.
-type metrics map[string]float64
+type metrics exposition.Values
 
 func scrape(ctx context.Context, address string) (metrics, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
@@ -39,16 +39,8 @@ func scrape(ctx context.Context, address string) (metrics, error) {
 	if err != nil || answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %s, %w", answer.Status, body, err)
 	}
-	values := metrics{}
-	for line := range strings.Lines(string(body)) {
-		line = strings.TrimSpace(line)
-		if at := strings.LastIndexByte(line, ' '); !strings.HasPrefix(line, "#") {
-			if values[line[:at]], err = strconv.ParseFloat(line[at+1:], 64); err != nil {
-				return nil, fmt.Errorf("line %q: %w", line, err)
-			}
-		}
-	}
-	return values, nil
+	values, err := exposition.Parse(string(body))
+	return metrics(values), err
 }
 
 // awaitMetrics scrapes until the values are as wanted; an empty answer says that they are.

@@ -1,23 +1,15 @@
 package metrics
 
 import (
-	"flag"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fencepost-io/fencepost/integration/exposition"
 	"github.com/fencepost-io/fencepost/runner/internal/lease"
 	"github.com/fencepost-io/fencepost/runner/internal/pluginhost"
 	"github.com/fencepost-io/fencepost/runner/internal/session"
@@ -25,8 +17,6 @@ import (
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
-
-var update = flag.Bool("update", false, "write the golden list")
 
 // quiet is a session that nobody listens to. It has no methods but those that are watched.
 type quiet struct{ supervisor.Session }
@@ -55,26 +45,9 @@ func newBed() *bed {
 }
 
 // scrape is what Prometheus gets: a value by name and labels, as in its text.
-func (b *bed) scrape(t *testing.T) (values map[string]float64, text string) {
+func (b *bed) scrape(t *testing.T) (exposition.Values, string) {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(b.Metrics)
-	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.Code != 200 {
-		t.Fatal(answer.Code, err, string(body))
-	}
-	values = map[string]float64{}
-	for line := range strings.Lines(string(body)) {
-		line = strings.TrimSpace(line)
-		if at := strings.LastIndexByte(line, ' '); !strings.HasPrefix(line, "#") {
-			if values[line[:at]], err = strconv.ParseFloat(line[at+1:], 64); err != nil {
-				t.Fatal(line, err)
-			}
-		}
-	}
-	return values, string(body)
+	return exposition.Scrape(t, b.Metrics)
 }
 
 func leaseOf(epoch uint64) lease.Lease {
@@ -109,69 +82,9 @@ func everything(t *testing.T) *bed {
 // The names and labels are what dashboards and alerts are made of: they change on purpose or not at all.
 func TestNamesAndLabels(t *testing.T) {
 	_, text := everything(t).scrape(t)
-	got := golden(text)
-	const file = "testdata/metrics.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if n, described := exposition.Holds(t, text, "testdata/metrics.txt", "../../../docs/metrics.md"), len(described); n != described {
+		t.Errorf("%d metrics are described, and %d are given", described, n)
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Error(diff)
-	}
-	docs, err := os.ReadFile("../../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(got) {
-		if name := "`" + strings.Fields(line)[0] + "`"; !strings.Contains(string(docs), name) {
-			t.Errorf("docs/metrics.md says nothing of %s", name)
-		}
-	}
-	if d := len(described); d != strings.Count(got, "\n") {
-		t.Errorf("%d metrics are described, and %d are given", d, strings.Count(got, "\n"))
-	}
-}
-
-// golden lists each metric with its type and labels.
-func golden(text string) string {
-	types, labels := map[string]string{}, map[string][]string{}
-	for line := range strings.Lines(text) {
-		if fields := strings.Fields(line); strings.HasPrefix(line, "# TYPE") {
-			types[fields[2]] = fields[3]
-		}
-	}
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), "{")
-		name = strings.Fields(name)[0]
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			if base, ok := strings.CutSuffix(name, suffix); ok && types[base] == "histogram" {
-				name = base
-			}
-		}
-		if _, seen := labels[name]; seen {
-			continue
-		}
-		labels[name] = []string{}
-		for _, pair := range strings.Split(rest, `",`) {
-			if label, _, ok := strings.Cut(pair, "="); ok && label != "le" {
-				labels[name] = append(labels[name], label)
-			}
-		}
-	}
-	var lines []string
-	for name := range labels {
-		lines = append(lines, strings.TrimSpace(name+" "+types[name]+" "+strings.Join(labels[name], ","))+"\n")
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "")
 }
 
 func TestPrometheusHasNothingToObjectTo(t *testing.T) {
