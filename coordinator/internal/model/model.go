@@ -5,7 +5,7 @@
 // that a leader that was replaced goes on believing until a write is refused (coordinators.go); runners with the steps of a start in their order (runners.go); a broker with transactional ids, CONCURRENT_TRANSACTIONS, markers
 // that come late and a last stable offset that they hold back (broker.go); streams that delay messages and lose them when they end. actions.go has the steps, properties.go what must hold after each, search.go tries them.
 //
-// Two reductions keep the number of states down. Both lose nothing: epochs of producers are kept as who has the newest one, which is all that they are for; and a step that only its own side can see is one with the message
+// Two reductions keep the number of states down. Both are meant to lose nothing, which is argued and not proven: epochs of producers are kept as who has the newest one, which is all that they are for; and a step that only its own side can see is one with the message
 // that led to it. Time is no clock: it passes in steps of their own, up to the leader's next deadline, and the core's times count by how far they are from now.
 //
 // It never talks to anything real, and nothing but its tests uses it. What it leaves out is in docs/proof.md. Read next: model_test.go, then testdata/*.txt, the ways to planted mistakes.

@@ -37,6 +37,13 @@ var searches = []struct {
 	{"take-over", Bounds{Layout: 2, Records: [partitions]uint8{1, 1}, Takeovers: 1, Walk: 500}, false},
 	{"change and zombie", Bounds{Layout: 2, Changes: []Change{swap}, Records: [partitions]uint8{2, 0}, Zombies: 1, Walk: 500}, false},
 	{"stop and zombie", Bounds{Layout: 2, Changes: []Change{{Kind: Stop}}, Records: [partitions]uint8{2, 0}, Zombies: 1, Walk: 500}, false},
+	{"delete and zombie", Bounds{Layout: 2, Changes: []Change{{Kind: Delete}}, Records: [partitions]uint8{2, 0}, Zombies: 1, Walk: 500}, false},
+	{"broken connection", Bounds{Records: [partitions]uint8{1, 1}, Cuts: 1, Walk: 500}, false},
+	{"commit without an answer, and crash", Bounds{Records: [partitions]uint8{1, 1}, Unanswered: 1, Crashes: 1, Walk: 500}, false},
+	{"expired transaction, and crash", Bounds{Records: [partitions]uint8{1, 1}, Expiries: 1, Crashes: 1, Walk: 500}, false},
+	{"commit without an answer, and zombie", Bounds{Layout: 2, Records: [partitions]uint8{2, 0}, Unanswered: 1, Zombies: 1, Walk: 500}, false},
+	{"expired transaction, and zombie", Bounds{Layout: 2, Records: [partitions]uint8{2, 0}, Expiries: 1, Zombies: 1, Walk: 500}, false},
+	{"take-over and zombie", Bounds{Layout: 2, Records: [partitions]uint8{1, 0}, Takeovers: 1, Zombies: 1, Walk: 500, States: 3_000_000}, true},
 	{"everything", Bounds{
 		Changes: []Change{swap, merge}, Records: [partitions]uint8{2, 1}, Takeovers: 1, Crashes: 1, Zombies: 1, Cuts: 1, Unanswered: 1, Expiries: 1, Walk: 500, States: 10_000_000,
 	}, true},
