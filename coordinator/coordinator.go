@@ -74,8 +74,7 @@ type Coordinator struct {
 	log      hclog.Logger
 	settings *kafkaclient.Settings
 	leading  chan struct{}
-	led      sync.Once // closes leading
-	leads    atomic.Bool
+	led      sync.Once                 // closes leading
 	silent   silence                   // of stand
 	failed   atomic.Pointer[error]     // why the last candidacy failed; nil while one lasts
 	core     atomic.Pointer[loop.Loop] // nil while this coordinator doesn't lead
@@ -231,7 +230,7 @@ func (c *Coordinator) rosterChanged(all []state.Coordinator) {
 }
 
 func (c *Coordinator) heardOfLeader(address string) {
-	if address != c.config.Advertise && !c.leads.Load() { // A leader may still be reading of those before it.
+	if address != c.config.Advertise && c.core.Load() == nil { // A leader may still be reading of those before it.
 		c.log.Info("waiting, another coordinator leads", "leader", address)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/loop"
+	"github.com/fencepost-io/fencepost/coordinator/internal/metrics"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
@@ -198,7 +199,7 @@ func (c *Coordinator) lead(stopping context.Context, leadership *configlog.Leade
 	})
 	group.Go(func() error { return desk.Run(ctx) })
 	group.Go(func() error { return keeper.Run(ctx) })
-	group.Go(func() error { return c.watcher(core).Run(ctx) })
+	group.Go(func() error { return c.watcher(core, events).Run(ctx) })
 	group.Go(func() error {
 		select {
 		case <-leadership.Done():
@@ -213,7 +214,6 @@ func (c *Coordinator) lead(stopping context.Context, leadership *configlog.Leade
 	})
 	cause = group.Wait()
 	c.core.Store(nil)
-	c.leads.Store(false)
 	c.control.Lead(nil)
 	c.metrics.Lead(nil)
 	c.healthy(false)
@@ -238,9 +238,9 @@ func (c *Coordinator) awaitSuccessor() {
 }
 
 // watcher looks for hanging transactions everywhere, besides the looks that tasks ask for.
-func (c *Coordinator) watcher(core *loop.Loop) *fence.Watcher {
-	return fence.NewWatcher(fence.WatchConfig{Fencer: c.fencer, Submit: core.Submit, Targets: func(ctx context.Context) (targets []state.Watch, err error) {
-		err = core.View(ctx, func(st *state.State) { targets = st.Watches() })
+func (c *Coordinator) watcher(core *loop.Loop, events metrics.Core) *fence.Watcher {
+	return fence.NewWatcher(fence.WatchConfig{Fencer: c.fencer, Submit: events.Submit, Targets: func(ctx context.Context) (targets []state.Watch, err error) {
+		err = core.View(ctx, func(st *state.State) { targets = st.Names() })
 		return targets, err
 	}})
 }
@@ -251,7 +251,6 @@ func (c *Coordinator) announce(ctx context.Context, core *loop.Loop, leader *con
 	if err := core.View(ctx, func(st *state.State) { term = st.Term() }); err != nil {
 		return false // The loop has ended, which says why.
 	}
-	c.leads.Store(true)
 	c.core.Store(core)
 	c.rosterChanged(c.store.Roster()) // It may have changed since the State was made.
 	c.control.Lead(leader)

@@ -340,7 +340,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 		Tasks: map[uint32]state.LastStatus{3: {
 			Lease: state.Lease{Connector: "a/1", Incarnation: "life", Generation: 4, Task: 3, Epoch: 9}, State: "FAILED",
 			Status: state.TaskStatus{
-				Error: "e", Cause: "plugin", Attempt: 1, BudgetLeft: 2, Records: 3, Bytes: 4, Commits: 5, Aborts: 6, Dropped: 7, DroppedReason: "r", PluginVersion: "v", PluginSHA256: "s",
+				Error: "e", Cause: "plugin", Attempt: 1, BudgetLeft: 2, Endless: true, Records: 3, Bytes: 4, Commits: 5, Aborts: 6, Dropped: 7, DroppedReason: "r", PluginVersion: "v", PluginSHA256: "s",
 				Rewinds: map[string]uint64{"fenced": 1}, Notices: []string{"n"},
 			},
 			Error: state.LastError{At: at, Cause: "plugin", Text: "e"},

@@ -63,6 +63,7 @@ type statusRecord struct {
 	Cause         string            `json:"cause,omitempty"`
 	Attempt       uint32            `json:"attempt,omitempty"`
 	BudgetLeft    uint32            `json:"budget_left,omitempty"`
+	Endless       bool              `json:"endless,omitempty"`
 	Records       uint64            `json:"records,omitempty"`
 	Bytes         uint64            `json:"bytes,omitempty"`
 	Commits       uint64            `json:"commits,omitempty"`
@@ -106,14 +107,14 @@ func encode[B any](term uint64, body B) []byte {
 
 func toRecord(s *state.TaskStatus) statusRecord {
 	return statusRecord{
-		Error: s.Error, Cause: s.Cause, Attempt: s.Attempt, BudgetLeft: s.BudgetLeft, Records: s.Records, Bytes: s.Bytes, Commits: s.Commits, Aborts: s.Aborts, Dropped: s.Dropped,
+		Error: s.Error, Cause: s.Cause, Attempt: s.Attempt, BudgetLeft: s.BudgetLeft, Endless: s.Endless, Records: s.Records, Bytes: s.Bytes, Commits: s.Commits, Aborts: s.Aborts, Dropped: s.Dropped,
 		DroppedReason: s.DroppedReason, PluginVersion: s.PluginVersion, PluginSHA256: s.PluginSHA256, Rewinds: s.Rewinds, Notices: s.Notices,
 	}
 }
 
 func ofRecord(r *statusRecord) state.TaskStatus {
 	return state.TaskStatus{
-		Error: r.Error, Cause: r.Cause, Attempt: r.Attempt, BudgetLeft: r.BudgetLeft, Records: r.Records, Bytes: r.Bytes, Commits: r.Commits, Aborts: r.Aborts, Dropped: r.Dropped,
+		Error: r.Error, Cause: r.Cause, Attempt: r.Attempt, BudgetLeft: r.BudgetLeft, Endless: r.Endless, Records: r.Records, Bytes: r.Bytes, Commits: r.Commits, Aborts: r.Aborts, Dropped: r.Dropped,
 		DroppedReason: r.DroppedReason, PluginVersion: r.PluginVersion, PluginSHA256: r.PluginSHA256, Rewinds: r.Rewinds, Notices: r.Notices,
 	}
 }

@@ -36,7 +36,7 @@ var (
 	connectorTasks = describe("connector_tasks", "The connector's tasks, by state.", labelConnector, labelState)
 	generation     = describe("connector_generation", "The connector's generation.", labelConnector)
 	connectors     = describe("connectors", "Connectors, by state.", labelState)
-	runners        = describe("runners", "Runners that the leader knows: connected, draining, or lost (their leases still run).", labelState)
+	runners        = describe("runners", "Runners that the leader knows: connected, draining, drained, or lost (their leases still run).", labelState)
 	sessionsNow    = describe("coordinator_sessions", "Runners that have a session with this leader.")
 	runnerLeases   = describe("runner_leases", "Leases that the runner holds.", labelRunner)
 	leaseLeft      = describe("runner_lease_left_seconds", "How long the longest of the runner's leases lasts without a renewal, by the leader's clock; 0 where it holds none.", labelRunner)
