@@ -1,10 +1,10 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 
 	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
+	"github.com/fencepost-io/fencepost/coordinator/internal/names"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
@@ -24,7 +25,7 @@ type Transactions interface {
 	Open(ctx context.Context, prefix string) ([]fence.OpenTransaction, error)
 	Look(ctx context.Context, topics []string, ids map[uint32]string, producers map[uint32]int64) ([]state.Hang, error)
 	Prove(ctx context.Context, id string, hangs []state.Hang, noted state.Decision) ([]fence.Proven, error)
-	Ends(ctx context.Context, topics ...string) (map[fence.Span]int64, error)
+	Ends(ctx context.Context, topics ...string) (map[state.TopicPartition]int64, error)
 }
 
 // owner is what the State knows of an id.
@@ -47,8 +48,8 @@ func (s *Server) ListTransactions(ctx context.Context, _ *controlv1.ListTransact
 	var watches []state.Watch
 	owners := map[string]owner{}
 	err = s.view(ctx, func(st *state.State) {
-		watches = st.Watches()
-		for _, w := range st.Names() {
+		watches = st.Names()
+		for _, w := range watches {
 			view, exists := st.Connector(w.Connector)
 			for task, id := range w.IDs {
 				owners[id] = owner{connector: w.Connector, exists: exists, task: task}
@@ -62,7 +63,7 @@ func (s *Server) ListTransactions(ctx context.Context, _ *controlv1.ListTransact
 	if err != nil {
 		return nil, err
 	}
-	open, err := l.Transactions.Open(ctx, "fencepost."+s.config.Cluster+".")
+	open, err := l.Transactions.Open(ctx, names.LogTransactionalID(s.config.Cluster)+".")
 	if err != nil {
 		return nil, notListed(err)
 	}
@@ -100,7 +101,11 @@ func (s *Server) hanging(ctx context.Context, transactions Transactions, watches
 	if err := errors.Join(errs...); err != nil {
 		trouble = err.Error()
 	}
-	return slices.Concat(results...), trouble
+	all := slices.Concat(results...)
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	return all, trouble
 }
 
 func lookAt(ctx context.Context, transactions Transactions, w state.Watch) ([]found, error) {
@@ -128,12 +133,9 @@ func lookAt(ctx context.Context, transactions Transactions, w state.Watch) ([]fo
 			}
 		}
 		for _, p := range proven {
-			all = append(all, found{p, ends[fence.Span{Topic: p.Topic, Partition: p.Partition}]})
+			all = append(all, found{p, ends[state.TopicPartition{Topic: p.Topic, Partition: p.Partition}]})
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int {
-		return strings.Compare(a.ID+a.Topic+strconv.Itoa(int(a.Partition)), b.ID+b.Topic+strconv.Itoa(int(b.Partition)))
-	})
 	return all, trouble
 }
 

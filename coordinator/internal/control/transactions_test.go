@@ -18,7 +18,7 @@ type brokers struct{ hanging map[string][]fence.Proven }
 
 func (brokers) Open(_ context.Context, prefix string) ([]fence.OpenTransaction, error) {
 	return []fence.OpenTransaction{
-		{ID: prefix + "a.0", State: "Ongoing", ProducerID: 7, ProducerEpoch: 3, Since: time.Now().Add(-time.Minute), Partitions: []fence.Span{{Topic: "out", Partition: 2, Start: -1, End: -1}}},
+		{ID: prefix + "a.0", State: "Ongoing", ProducerID: 7, ProducerEpoch: 3, Since: time.Now().Add(-time.Minute), Partitions: []state.TopicPartition{{Topic: "out", Partition: 2}}},
 		{ID: prefix + "strange", State: "PrepareAbort"},
 	}, nil
 }
@@ -40,8 +40,8 @@ func (b brokers) Prove(_ context.Context, id string, _ []state.Hang, _ state.Dec
 	return b.hanging[id], nil
 }
 
-func (brokers) Ends(context.Context, ...string) (map[fence.Span]int64, error) {
-	return map[fence.Span]int64{{Topic: "out", Partition: 1}: 99}, nil
+func (brokers) Ends(context.Context, ...string) (map[state.TopicPartition]int64, error) {
+	return map[state.TopicPartition]int64{{Topic: "out", Partition: 1}: 99}, nil
 }
 
 // of is a connector a with one task, whose id was used, on topic out; gone ones keep both.

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func (f *Fencer) free(ctx context.Context, hangs []state.Hang) error {
 			return nil
 		}
 		if wait(ctx, busy.delay(attempt)) != nil {
-			return fmt.Errorf("wait for the marker to be seen: still held: %v: %w", left, cmpErr(err, ctx.Err()))
+			return fmt.Errorf("wait for the marker to be seen: still held: %v: %w", left, cmp.Or[error](err, ctx.Err()))
 		}
 	}
 }
@@ -79,15 +80,11 @@ func (f *Fencer) free(ctx context.Context, hangs []state.Hang) error {
 // behind has the hangs whose partition's last stable offset hasn't passed them, with nobody else to hold it there.
 func (f *Fencer) behind(ctx context.Context, hangs []state.Hang) ([]state.Hang, error) {
 	admin := kadm.NewClient(f.direct.Client())
-	var topics []string
 	partitions := kadm.TopicsSet{}
 	for _, h := range hangs {
 		partitions.Add(h.Topic, h.Partition)
-		if !slices.Contains(topics, h.Topic) {
-			topics = append(topics, h.Topic)
-		}
 	}
-	stable, err := admin.ListCommittedOffsets(ctx, topics...)
+	stable, err := admin.ListCommittedOffsets(ctx, partitions.Topics()...)
 	if err != nil {
 		return nil, fmt.Errorf("list last stable offsets: %w", err)
 	}
@@ -99,7 +96,7 @@ func (f *Fencer) behind(ctx context.Context, hangs []state.Hang) ([]state.Hang, 
 	for _, h := range hangs {
 		lso, ok := stable.Lookup(h.Topic, h.Partition)
 		if !ok || lso.Err != nil {
-			return nil, fmt.Errorf("list the last stable offset of %s: %w", h, cmpErr(lso.Err, kerr.UnknownTopicOrPartition))
+			return nil, fmt.Errorf("list the last stable offset of %s: %w", h, cmp.Or[error](lso.Err, kerr.UnknownTopicOrPartition))
 		}
 		held := false
 		for o := range others {
@@ -125,8 +122,8 @@ func (f *Fencer) mark(ctx context.Context, h state.Hang, commit bool) error {
 		if errors.Is(err, errNoRight) {
 			return err
 		}
-		if wait(ctx, max(away.delay(attempt), firstAwayDelay)) != nil {
-			return fmt.Errorf("write the marker of %s: %w", h, cmpErr(err, ctx.Err()))
+		if wait(ctx, away.delay(attempt)) != nil {
+			return fmt.Errorf("write the marker of %s: %w", h, cmp.Or[error](err, ctx.Err()))
 		}
 	}
 }
@@ -138,7 +135,7 @@ func (f *Fencer) sendMarker(ctx context.Context, h state.Hang, commit bool) erro
 	}
 	leader := topics[h.Topic].Partitions[h.Partition]
 	if leader.Err != nil || leader.Leader < 0 {
-		return fmt.Errorf("find the leader of %s: %w", h, cmpErr(leader.Err, kerr.LeaderNotAvailable))
+		return fmt.Errorf("find the leader of %s: %w", h, cmp.Or[error](leader.Err, kerr.LeaderNotAvailable))
 	}
 	req := kmsg.NewPtrWriteTxnMarkersRequest()
 	marker := kmsg.NewWriteTxnMarkersRequestMarker()
@@ -252,6 +249,9 @@ func (f *Fencer) untilDone(ctx context.Context, id string, do func() error) erro
 		}
 		// Whatever else it is, a right that was taken away for example, it is tried again: an empty transaction must not be left open.
 		verdict := classify(err)
+		if verdict.final {
+			verdict = away
+		}
 		if verdict.moved {
 			f.direct.Forget(id)
 		}
@@ -259,7 +259,7 @@ func (f *Fencer) untilDone(ctx context.Context, id string, do func() error) erro
 			warned = time.Now()
 			f.log.Warn("ending a transaction takes long", "transactional_id", id, "attempts", attempt+1, "error", err)
 		}
-		if waited := wait(ctx, max(verdict.delay(attempt), firstBusyDelay)); waited != nil {
+		if waited := wait(ctx, verdict.delay(attempt)); waited != nil {
 			return fmt.Errorf("%w: %w", waited, err)
 		}
 	}

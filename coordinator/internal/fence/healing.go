@@ -81,26 +81,23 @@ func (w *healer) run(ctx context.Context) error {
 	if err != nil || len(hangs) == 0 {
 		return err
 	}
-	past, err := w.fencer.history(limited, w.heal.ID)
+	proven, err := w.fencer.Prove(limited, w.heal.ID, hangs, w.heal.Noted)
 	if err != nil {
 		return err
 	}
-	toCommit, toAbort := []state.Mended(nil), []state.Mended(nil)
-	for _, h := range hangs {
-		p, err := w.fencer.direction(limited, h, hangs, past, w.heal.Noted)
-		if err != nil {
-			return err
+	var toCommit, toAbort []state.Mended
+	for _, p := range proven {
+		if p.Outcome == state.OutcomeUnknown && w.heal.Force != "" {
+			p.Outcome, p.Proof = w.heal.Force, proofUser
 		}
-		if p.outcome == "" && w.heal.Force != "" {
-			p = proof{outcome: w.heal.Force, by: proofUser}
-		}
-		switch wrongWay(p.outcome) {
+		m := state.Mended{Hang: p.Hang, Outcome: wrongWay(p.Outcome), Proof: p.Proof}
+		switch m.Outcome {
 		case state.OutcomeCommitted:
-			toCommit = append(toCommit, state.Mended{Hang: h, Outcome: state.OutcomeCommitted, Proof: p.by})
+			toCommit = append(toCommit, m)
 		case state.OutcomeAborted:
-			toAbort = append(toAbort, state.Mended{Hang: h, Outcome: state.OutcomeAborted, Proof: p.by})
+			toAbort = append(toAbort, m)
 		default:
-			w.leave(h, advice(h, p.why))
+			w.leave(p.Hang, advice(p.Hang, p.Proof))
 		}
 	}
 	// Commits first: whatever goes wrong in the middle then costs the lesser.
@@ -285,11 +282,7 @@ func (w *healer) overtaken(ctx context.Context, e empty) error {
 		return err
 	}
 	for _, h := range e.note.Hanging {
-		hangs := false
-		for _, l := range left {
-			hangs = hangs || l.Topic == h.Topic && l.Partition == h.Partition
-		}
-		if !hangs && e.note.Outcome == state.OutcomeCommitted {
+		if !hanging(part{h.Topic, h.Partition}, h.ProducerID, left) && e.note.Outcome == state.OutcomeCommitted {
 			w.fencer.log.Error("a hanging transaction that was committed may have been aborted", "transactional_id", e.id, "topic", h.Topic, "partition", h.Partition, "from_offset", h.Start)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
 // OpenTransaction is a transaction that is open, or is being ended.
@@ -22,14 +24,7 @@ type OpenTransaction struct {
 	// Since is when it began.
 	Since time.Time
 	// Partitions are those that it has written, as far as the user may see them; of one that is being ended, those whose marker isn't written.
-	Partitions []Span
-}
-
-// Span is a partition, and the part of it that a transaction holds: from Start on, or -1 where that isn't known.
-type Span struct {
-	Topic      string
-	Partition  int32
-	Start, End int64
+	Partitions []state.TopicPartition
 }
 
 // Open lists the transactions that are open or being ended, of ids with a prefix, by id.
@@ -66,7 +61,7 @@ func (f *Fencer) Open(ctx context.Context, prefix string) ([]OpenTransaction, er
 		}
 		for _, topic := range d.Topics.Sorted() {
 			for _, partition := range topic.Partitions {
-				t.Partitions = append(t.Partitions, Span{Topic: topic.Topic, Partition: partition, Start: -1, End: -1})
+				t.Partitions = append(t.Partitions, state.TopicPartition{Topic: topic.Topic, Partition: partition})
 			}
 		}
 		open = append(open, t)
@@ -75,16 +70,16 @@ func (f *Fencer) Open(ctx context.Context, prefix string) ([]OpenTransaction, er
 }
 
 // Ends has the high watermarks of topics: what hangs ends there at the latest.
-func (f *Fencer) Ends(ctx context.Context, topics ...string) (map[Span]int64, error) {
+func (f *Fencer) Ends(ctx context.Context, topics ...string) (map[state.TopicPartition]int64, error) {
 	slices.Sort(topics)
 	listed, err := kadm.NewClient(f.direct.Client()).ListEndOffsets(ctx, slices.Compact(topics)...)
 	if err != nil {
 		return nil, fmt.Errorf("list high watermarks: %w", err)
 	}
-	ends := map[Span]int64{}
+	ends := map[state.TopicPartition]int64{}
 	listed.Each(func(o kadm.ListedOffset) {
 		if o.Err == nil {
-			ends[Span{Topic: o.Topic, Partition: o.Partition}] = o.Offset
+			ends[state.TopicPartition{Topic: o.Topic, Partition: o.Partition}] = o.Offset
 		}
 	})
 	return ends, nil

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,22 +137,13 @@ func (f *Fencer) history(ctx context.Context, id string) (history, error) {
 		return history{none: none}, nil
 	}
 	if topic.Err != nil || len(topic.Partitions) == 0 {
-		return history{}, fmt.Errorf("describe %s: %w", transactionState, cmpErr(topic.Err, errors.New("it has no partitions")))
+		return history{}, fmt.Errorf("describe %s: %w", transactionState, cmp.Or[error](topic.Err, errors.New("it has no partitions")))
 	}
 	past, err := f.read(ctx, admin, id, partitionOf(id, len(topic.Partitions)))
 	if none := unreadable(err); none != "" {
 		return history{none: none}, nil
 	}
 	return past, err
-}
-
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // unreadable says why the topic can't be read at all; empty where that isn't so.
@@ -219,7 +211,7 @@ func bound(ctx context.Context, list func(context.Context, ...string) (kadm.List
 	}
 	offset, ok := listed.Lookup(transactionState, partition)
 	if !ok || offset.Err != nil {
-		return 0, fmt.Errorf("list offsets of partition %d of %s: %w", partition, transactionState, cmpErr(offset.Err, kerr.UnknownTopicOrPartition))
+		return 0, fmt.Errorf("list offsets of partition %d of %s: %w", partition, transactionState, cmp.Or[error](offset.Err, kerr.UnknownTopicOrPartition))
 	}
 	return offset.Offset, nil
 }

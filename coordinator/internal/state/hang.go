@@ -266,7 +266,10 @@ func (s *State) healed(e Healed) {
 	h := c.healing[e.Task]
 	delete(c.healing, e.Task)
 	for _, was := range h.hanging {
-		if delete(c.stuck, was); len(e.Left) > 0 {
+		delete(c.stuck, was)
+		if slices.ContainsFunc(e.Left, func(l *runnerv1.HangingPartition) bool {
+			return l.GetTopic() == was.Topic && l.GetPartition() == was.Partition
+		}) {
 			c.stuck[was] = struct{}{}
 		}
 	}
@@ -320,7 +323,7 @@ func (s *State) lookFor(c *connector, l looker) Look {
 	return Look{Session: l.session, RequestID: l.request, Lease: l.lease, Topics: s.written(c), IDs: s.ids(c), Producers: c.producers()}
 }
 
-// end carries out a user's EndTransaction.
+// endTransaction carries out a user's EndTransaction.
 func (s *State) endTransaction(id uint64, op EndTransaction) {
 	c := s.connectors[op.Connector]
 	if c == nil {
@@ -374,11 +377,6 @@ type Watch struct {
 	Producers map[uint32]int64
 	// Noted are the decisions of the log that prove a direction, OutcomeUnknown where they don't.
 	Noted map[uint32]Decision
-}
-
-// Watches has what a look at everything looks at, by name.
-func (s *State) Watches() []Watch {
-	return slices.DeleteFunc(s.Names(), func(w Watch) bool { return len(w.Topics) == 0 })
 }
 
 // Names has every name that has, or had, ids.

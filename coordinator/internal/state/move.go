@@ -56,7 +56,7 @@ type move struct {
 	warmUp      uint64 // the request of WarmUp
 }
 
-// begin begins a move of a lease to another runner.
+// beginMove begins a move of a lease to another runner.
 func (s *State) beginMove(l *lease, to *runner, reason string, forBalance bool) *move {
 	c := s.connectors[l.Connector]
 	m := &move{

@@ -13,7 +13,7 @@ func ReadCluster(r Record) (ClusterView, bool) {
 	if r.Key != keyCluster || r.Value == nil || decode(r, &cluster) != nil {
 		return ClusterView{}, false
 	}
-	return ClusterView(cluster), true
+	return ClusterView{Cluster: cluster.Cluster, Term: cluster.Term, Level: cluster.Level}, true
 }
 
 // kinds begin the keys that this version knows.

@@ -48,7 +48,7 @@ func (s *State) Awaited() bool {
 
 // Cluster is what the log says of the cluster.
 func (s *State) Cluster() ClusterView {
-	return ClusterView{Cluster: s.options.Cluster, Term: s.term, Level: s.level, Begin: s.accepted}
+	return ClusterView{Cluster: s.options.Cluster, Term: s.term, Level: s.level}
 }
 
 func (s *State) view(c *connector) ConnectorView {
@@ -283,7 +283,7 @@ func (s *State) Runners(now time.Time) []RunnerView {
 	return list
 }
 
-// standing is how a runner that this leader has seen is.
+// standingOf is how a runner that this leader has seen is.
 func (s *State) standingOf(r *runner) string {
 	switch {
 	case r.session == 0:

@@ -128,6 +128,4 @@ type ClusterView struct {
 	Cluster string
 	Term    uint64
 	Level   uint32
-	// Begin is where the log may begin, see Accept.
-	Begin int64
 }
