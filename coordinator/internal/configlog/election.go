@@ -17,7 +17,7 @@ const leaveTimeout = 2 * time.Second
 // sayAgain is how often the log is told of an interruption that lasts.
 const sayAgain = 30 * time.Second
 
-// heartbeats of the group are how those who wait hear that the leader has left: a hand-over takes no longer than one of them and a take-over. More often than a session needs them.
+// heartbeat is how often those of the group come: they are how those who wait hear that the leader has left: a hand-over takes no longer than one of them and a take-over. More often than a session needs them.
 const heartbeat = 250 * time.Millisecond
 
 // election is one candidacy: a member of the group, elected while the log's partition is assigned to it. It goes on through lost elections and through brokers that are away: the client joins again under its old name, and nobody

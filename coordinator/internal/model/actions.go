@@ -257,7 +257,7 @@ func (m *machine) pause(w *world, asleep int) int {
 	return d
 }
 
-// apply takes a step. It says whether the step can have changed anything.
+// apply takes a step.
 func (m *machine) apply(w *world, a action) {
 	who, task, partition := int(a.who), int(a.task), int(a.partition)
 	switch a.kind {

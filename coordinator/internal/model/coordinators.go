@@ -250,20 +250,19 @@ func (m *machine) crashCoordinator(w *world, k int) {
 	}
 }
 
-// fence takes one attempt at the first operation on an id. It says whether anything can have changed.
-func (m *machine) fence(w *world, k, task int) bool {
+// fence takes one attempt at the first operation on an id.
+func (m *machine) fence(w *world, k, task int) {
 	at := m.next(&w.lead[k].ops[task])
 	if at < 0 {
-		return false
+		return
 	}
 	o := &w.lead[k].ops[task][at]
-	was := w.id[task].state
 	ok := w.initialise(task, 0)
 	if !ok && m.mistake == RoundNotRepeated && o.round != 0 {
 		m.tell("%s initialises the id of task %d, is answered CONCURRENT_TRANSACTIONS, and takes that for done", coordinatorName(k), task)
 	} else if !ok {
 		m.tell("%s initialises the id of task %d, is answered CONCURRENT_TRANSACTIONS, and will try again", coordinatorName(k), task)
-		return was == ongoing
+		return
 	} else {
 		m.tell("%s initialises the id of task %d: it is fenced", coordinatorName(k), task)
 	}
@@ -271,11 +270,10 @@ func (m *machine) fence(w *world, k, task int) bool {
 		e := event{kind: evPrepared, session: o.session, lease: o.lease, attempt: o.attempt}
 		remove(&w.lead[k].ops[task], at)
 		m.take(w, k, e)
-		return true
+		return
 	}
 	o.done = true
 	m.roundDone(w, k, o.round)
-	return true
 }
 
 // next is the operation on an id whose turn it is. One of a round keeps its turn until the round is done.
