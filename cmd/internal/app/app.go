@@ -54,7 +54,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(stderr, "Error: "+msg)
+		fmt.Fprintln(stderr, "Error: "+printable(msg))
 	}
 	var coded *exitError
 	if errors.As(err, &coded) {

@@ -231,6 +231,9 @@ func TestNoTextActsOnTheTerminal(t *testing.T) {
 			t.Errorf("%s lacks %s:\n%q", command, want, table)
 		}
 	}
+	if _, _, said := run("validate", "-f", "no\x1b[2Jfile", "--coordinator", address); !strings.Contains(said, `no\x1b[2Jfile`) || strings.Contains(said, "\x1b") {
+		t.Errorf("an error says %q", said)
+	}
 }
 
 // TestADevInMemoryHasTheNameOfItsPort: the next dev there clears away what a killed one left.

@@ -162,6 +162,6 @@ func term(ctx context.Context, control controlv1.ControlClient) uint64 {
 // say writes a line on standard error, where there is one.
 func (c *client) say(format string, args ...any) {
 	if c.stderr != nil {
-		writeLine(c.stderr(), strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
+		writeLine(c.stderr(), printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")))
 	}
 }

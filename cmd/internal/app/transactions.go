@@ -32,7 +32,7 @@ readers with read_committed stand still there. Hanging ones are found and ended 
 				return err
 			}
 			if resp.GetTrouble() != "" {
-				writeLine(cmd.ErrOrStderr(), "Not everything could be looked at for hanging transactions: "+resp.GetTrouble())
+				writeLine(cmd.ErrOrStderr(), "Not everything could be looked at for hanging transactions: "+printable(resp.GetTrouble()))
 			}
 			return out.print(cmd.OutOrStdout(), asJSONs(resp.GetTransactions()), func(t *table) { transactionRows(t, resp.GetTransactions()) })
 		},
