@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -36,7 +37,7 @@ func newCluster() *cobra.Command {
 
 func clusterRows(t *table, cluster *controlv1.GetClusterResponse) {
 	t.row("Cluster:", cluster.GetCluster())
-	t.row("Leader:", orNobody(cluster.GetLeader()))
+	t.row("Leader:", cmp.Or(cluster.GetLeader(), "nobody leads, as far as is known"))
 	t.row("Term:", strconv.FormatUint(cluster.GetTerm(), 10))
 	t.row("Level:", levelText(cluster.GetLevel()))
 	if cluster.GetTrouble() != "" {
@@ -49,22 +50,8 @@ func clusterRows(t *table, cluster *controlv1.GetClusterResponse) {
 		if c.GetLeading() {
 			role = "leads"
 		}
-		t.row(orUnknown(c.GetAddress()), role, orUnknown(c.GetVersion()), levelRange(c.GetLevelMin(), c.GetLevelMax()), c.GetHost())
+		t.row(cmp.Or(c.GetAddress(), "unknown"), role, cmp.Or(c.GetVersion(), "unknown"), levelRange(c.GetLevelMin(), c.GetLevelMax()), c.GetHost())
 	}
-}
-
-func orNobody(leader string) string {
-	if leader == "" {
-		return "nobody leads, as far as is known"
-	}
-	return leader
-}
-
-func orUnknown(text string) string {
-	if text == "" {
-		return "unknown"
-	}
-	return text
 }
 
 func levelText(level uint32) string {
@@ -153,7 +140,7 @@ func levelRows(t *table, cluster *controlv1.GetClusterResponse) {
 	t.row()
 	t.row("WHO", "VERSION", "LEVELS")
 	for _, c := range cluster.GetCoordinators() {
-		t.row("coordinator "+orUnknown(c.GetAddress()), orUnknown(c.GetVersion()), levelRange(c.GetLevelMin(), c.GetLevelMax()))
+		t.row("coordinator "+cmp.Or(c.GetAddress(), "unknown"), cmp.Or(c.GetVersion(), "unknown"), levelRange(c.GetLevelMin(), c.GetLevelMax()))
 	}
 	for _, r := range cluster.GetRunners() {
 		t.row("runner "+r.GetName(), r.GetVersion(), levelRange(r.GetLevelMin(), r.GetLevelMax()))

@@ -337,20 +337,25 @@ func newRestart() *cobra.Command {
 	return cmd
 }
 
-// completeNames completes connector names from the coordinator.
+// completeNames completes connector names.
 func (c *client) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(cmd, args, c, listConnectors)
+}
+
+// completeFrom completes one name from the coordinator.
+func completeFrom[T interface{ GetName() string }](cmd *cobra.Command, args []string, c *client, list func(context.Context, *client) ([]T, error)) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(commandContext(cmd)), 2*time.Second)
 	defer cancel()
-	connectors, err := listConnectors(ctx, c)
+	all, err := list(ctx, c)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var names []string
-	for _, connector := range connectors {
-		names = append(names, connector.GetName())
+	for _, one := range all {
+		names = append(names, one.GetName())
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

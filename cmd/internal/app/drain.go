@@ -115,20 +115,7 @@ func drainText(r *controlv1.Runner) string {
 	return strings.ToLower(r.GetState()) + ", with " + count(len(r.GetTasks()), "task", "tasks")
 }
 
-// completeRunners completes runner names from the coordinator.
+// completeRunners completes runner names.
 func (c *client) completeRunners(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(commandContext(cmd)), 2*time.Second)
-	defer cancel()
-	runners, err := listRunners(ctx, c)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var names []string
-	for _, r := range runners {
-		names = append(names, r.GetName())
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return completeFrom(cmd, args, c, listRunners)
 }

@@ -113,7 +113,7 @@ func (p *parser) boundaryFits() {
 
 // names checks texts that have a form of their own.
 func (p *parser) names() {
-	if topic := p.settings.OffsetsTopic; topic != "" && !validTopic(topic) {
+	if topic := p.settings.OffsetsTopic; topic != "" && source.CheckTopic(topic) != nil {
 		p.problem(offsetsTopic, fmt.Sprintf("can't be %q, which isn't a topic name", clip(topic)), "1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'")
 	}
 	if sum := p.settings.PluginSHA256; sum != "" && (len(sum) != 64 || strings.Trim(sum, "0123456789abcdef") != "") {
@@ -138,14 +138,6 @@ func (p *parser) labels() {
 	if text := p.config[placementSpread]; strings.ContainsAny(text, "=,") {
 		p.problem(placementSpread, fmt.Sprintf("can't be %q", clip(text)), "the name of one label, without a value")
 	}
-}
-
-// validTopic says whether Kafka takes a name for a topic.
-func validTopic(name string) bool {
-	if name == "." || name == ".." || len(name) > 249 {
-		return false
-	}
-	return !strings.ContainsFunc(name, func(c rune) bool { return c > 127 || !isPlain(byte(c)) && c != '.' && c != '_' })
 }
 
 // clip keeps what an error repeats short.

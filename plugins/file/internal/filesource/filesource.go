@@ -44,18 +44,17 @@ func (Connector) Type() source.Type {
 		Config: []source.Key{
 			{Name: keyPaths, Type: source.List, Required: true, Importance: source.High, Doc: "Files to read: paths or globs (*, ?, [a-z], {a,b}, ** for any folders), separated by commas. New files that match are picked up as they come."},
 			{Name: keyTopic, Type: source.String, Required: true, Importance: source.High, Doc: "Topic that the lines go to."},
-			{Name: keyRecordKey, Type: source.String, Default: text("path"), Allowed: []string{"path", "none"}, Importance: source.Medium, Doc: "Key of the records: the file's path (all lines of a file stay in order in one partition), or none."},
-			{Name: keyStartAt, Type: source.String, Default: text("beginning"), Allowed: []string{"beginning", "end"}, Importance: source.Medium, Doc: "Where to start in files that are there when the connector first runs and have no stored offset. Files that come later are read from their beginning."},
-			{Name: keyScan, Type: source.Duration, Default: text("250ms"), Min: number(10), Max: number(3_600_000), Importance: source.Low, Doc: "How often to look for new files and new lines."},
-			{Name: keyLineMax, Type: source.Size, Default: text("1MiB"), Min: number(1), Max: number(maxLineLimit), Importance: source.Medium, Doc: "Longest line, without its terminator."},
-			{Name: keyLineTooLong, Type: source.String, Default: text("fail"), Allowed: []string{"fail", "skip", "truncate"}, Importance: source.Medium, Doc: "What to do with a longer line: fail the task, skip the line, or keep its beginning."},
-			{Name: keyLastLine, Type: source.Duration, Default: text("0"), Min: number(0), Max: number(86_400_000), Importance: source.Low, Doc: "After how long without change a last line without terminator counts as a line; what is added later is then a line of its own. 0: never."},
+			{Name: keyRecordKey, Type: source.String, Default: source.Default("path"), Allowed: []string{"path", "none"}, Importance: source.Medium, Doc: "Key of the records: the file's path (all lines of a file stay in order in one partition), or none."},
+			{Name: keyStartAt, Type: source.String, Default: source.Default("beginning"), Allowed: []string{"beginning", "end"}, Importance: source.Medium, Doc: "Where to start in files that are there when the connector first runs and have no stored offset. Files that come later are read from their beginning."},
+			{Name: keyScan, Type: source.Duration, Default: source.Default("250ms"), Min: number(10), Max: number(3_600_000), Importance: source.Low, Doc: "How often to look for new files and new lines."},
+			{Name: keyLineMax, Type: source.Size, Default: source.Default("1MiB"), Min: number(1), Max: number(maxLineLimit), Importance: source.Medium, Doc: "Longest line, without its terminator."},
+			{Name: keyLineTooLong, Type: source.String, Default: source.Default("fail"), Allowed: []string{"fail", "skip", "truncate"}, Importance: source.Medium, Doc: "What to do with a longer line: fail the task, skip the line, or keep its beginning."},
+			{Name: keyLastLine, Type: source.Duration, Default: source.Default("0"), Min: number(0), Max: number(86_400_000), Importance: source.Low, Doc: "After how long without change a last line without terminator counts as a line; what is added later is then a line of its own. 0: never."},
 		},
 		Example: map[string]string{keyPaths: os.DevNull + "-*", keyTopic: "lines"},
 	}
 }
 
-func text(s string) *string     { return &s }
 func number(n float64) *float64 { return &n }
 
 // Validate checks globs, and says which named files can't be read. A file that isn't there yet is no problem.
