@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,10 +60,10 @@ func Scrape(t *testing.T, collector prometheus.Collector) (values Values, text s
 	return values, string(body)
 }
 
-// Holds compares the metrics of a text, with their types and labels, with a golden file, and their names with the page that has to explain them. It returns how many there are. `go test -update` writes the file.
-func Holds(t *testing.T, text, file, page string) int {
+// Holds compares the metrics of a collector, with their types and labels, with a golden file, and their names with the page that has to explain them. It returns how many there are. `go test -update` writes the file.
+func Holds(t *testing.T, collector prometheus.Collector, file, page string) int {
 	t.Helper()
-	names := list(text)
+	names := list(t, collector)
 	got := strings.Join(names, "")
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -90,39 +89,22 @@ func Holds(t *testing.T, text, file, page string) int {
 	return len(names)
 }
 
-// list has each metric with its type and labels, sorted.
-func list(text string) []string {
-	types, labels := map[string]string{}, map[string][]string{}
-	for line := range strings.Lines(text) {
-		if fields := strings.Fields(line); strings.HasPrefix(line, "# TYPE") {
-			types[fields[2]] = fields[3]
-		}
-	}
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), "{")
-		name = strings.Fields(name)[0]
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			if base, ok := strings.CutSuffix(name, suffix); ok && types[base] == "histogram" {
-				name = base
-			}
-		}
-		if _, seen := labels[name]; seen {
-			continue
-		}
-		labels[name] = []string{}
-		for pair := range strings.SplitSeq(rest, `",`) {
-			if label, _, ok := strings.Cut(pair, "="); ok && label != "le" {
-				labels[name] = append(labels[name], label)
-			}
-		}
+// list has each metric with its type and labels, by name.
+func list(t *testing.T, collector prometheus.Collector) []string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
 	}
 	var lines []string
-	for name := range labels {
-		lines = append(lines, strings.TrimSpace(name+" "+types[name]+" "+strings.Join(labels[name], ","))+"\n")
+	for _, f := range families {
+		var labels []string
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, label.GetName())
+		}
+		lines = append(lines, strings.TrimSpace(f.GetName()+" "+strings.ToLower(f.GetType().String())+" "+strings.Join(labels, ","))+"\n")
 	}
-	slices.Sort(lines)
 	return lines
 }

@@ -101,8 +101,7 @@ func everything(t *testing.T) *bed {
 
 // The names and labels are what dashboards and alerts are made of: they change on purpose or not at all.
 func TestNamesAndLabels(t *testing.T) {
-	_, text := everything(t).scrape(t)
-	if n, described := exposition.Holds(t, text, "testdata/metrics.txt", "../../../docs/metrics.md"), len(described)+len((&counted{}).all()); n != described {
+	if n, described := exposition.Holds(t, everything(t), "testdata/metrics.txt", "../../../docs/metrics.md"), len(described)+len((&counted{}).all()); n != described {
 		t.Errorf("%d metrics are described, and %d are given", described, n)
 	}
 }
