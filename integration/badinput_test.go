@@ -319,7 +319,7 @@ func TestFilesThatAreNoFiles(t *testing.T) {
 	bed.StopAll()
 }
 
-// TestDiskFullUnderData: `dev --data-dir` on a full disk says so and loses nothing that a reader could see.
+// TestDiskFull: `dev --data-dir`, and a runner, say that a disk is full.
 func TestDiskFull(t *testing.T) {
 	t.Run("data folder", func(t *testing.T) {
 		bed := harness.New(t, "full-data", "")

@@ -21,7 +21,7 @@ type during struct {
 	command func(w *scene.Watched) []string
 	// struck says whether the command has come to where the leader is killed; nil is right after it began.
 	struck func(*controlv1.Connector) bool
-	// again says whether a connector is as the command wants it.
+	// done says whether a connector is as the command wants it; nil is a deletion.
 	done func(*controlv1.Connector) bool
 }
 

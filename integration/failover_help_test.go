@@ -74,11 +74,11 @@ func awaitLines(t *testing.T, path string, n int) {
 	})
 }
 
-// readableOf counts the readable records of a connector's topic.
-func readableOf(t *testing.T, s *scene.Scene, w *scene.Watched) int {
+// readableOf counts the readable records of a topic.
+func readableOf(t *testing.T, bootstrap, topic string) int {
 	t.Helper()
 	n := 0
-	err := reader.Topic(t.Context(), s.Admin, w.Config["topic"], func(*kgo.Record) error {
+	err := reader.Topic(t.Context(), bootstrap, topic, func(*kgo.Record) error {
 		n++
 		return nil
 	})

@@ -115,13 +115,7 @@ func (h *hangs) hold() {
 	if err := os.Remove(h.gate); err != nil {
 		h.t.Fatal(err)
 	}
-	harness.Wait(h.t, time.Minute, "every task is about to commit", func(context.Context) error {
-		held, err := os.ReadFile(h.mark)
-		if n := strings.Count(string(held), "\n"); n < hangTasks {
-			return fmt.Errorf("%d of %d: %w", n, hangTasks, err)
-		}
-		return nil
-	})
+	awaitLines(h.t, h.mark, hangTasks)
 	h.arrivedThere()
 }
 

@@ -9,5 +9,5 @@
 //   - reader is the one verdict: what a read_committed reader sees, and the stored offset beside it.
 //   - cmd has the programs behind `make kafka`, `make bench` and `make soak`.
 //
-// A test never sleeps: it polls real state up to a deadline.
+// A test polls real state up to a deadline, and waits for a time only where an outage has a length.
 package integration

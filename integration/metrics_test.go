@@ -164,7 +164,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is counted is what a reader sees, no more and no less.
-	if seen := visible(t, bed.Bootstrap, load.topic); m[committed] != float64(seen) || m[committed] < before {
+	if seen := readableOf(t, bed.Bootstrap, load.topic); m[committed] != float64(seen) || m[committed] < before {
 		t.Errorf("%v records are counted as committed, %v before; a reader sees %d", m[committed], before, seen)
 	}
 	documented(t, m, lm)
@@ -226,43 +226,6 @@ func documented(t *testing.T, scraped ...metrics) {
 			}
 		}
 	}
-}
-
-// visible counts what a read_committed reader sees of a topic that nobody writes any more.
-func visible(t *testing.T, bootstrap, topic string) (seen int) {
-	t.Helper()
-	ends, err := harness.Admin(t, bootstrap).ListEndOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.DisableClientMetrics())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	left := map[int32]int64{}
-	for _, e := range ends[topic] {
-		if e.Offset > 0 {
-			left[e.Partition] = e.Offset
-		}
-	}
-	for len(left) > 0 {
-		fetches := client.PollFetches(ctx)
-		if err := fetches.Err0(); err != nil {
-			t.Fatalf("not read to the end: %v, %v", left, err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			if !r.Attrs.IsControl() {
-				seen++
-			}
-			if r.Offset+1 >= left[r.Partition] {
-				delete(left, r.Partition)
-			}
-		})
-	}
-	return seen
 }
 
 // BenchmarkIdleRunner is the CPU time of a runner whose one task has nothing to do: without metrics, with them, and with a scrape each second, fifteen times as often as Prometheus asks.

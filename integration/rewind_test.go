@@ -31,7 +31,7 @@ var rewinds = []struct {
 	{"fenced by a mistake", nil, fencedByMistake, []string{"fenced"}},
 	{"transaction expired", short, cutOff(proxy.Swallow, 6*time.Second), []string{"expired", "broker", "unknown", "fenced", "delivery"}},
 	{"connections refused for longer than a transaction lives", short, cutOff(proxy.Refuse, 6*time.Second), []string{"expired", "broker", "unknown", "fenced", "delivery"}},
-	{"late batch", short, lateBatch, []string{"expired", "broker", "unknown", "fenced", "delivery"}},
+	{"late batch", short, lateBatch, lateCauses},
 	{"unknown outcome of a commit", short, unknownOutcome, []string{"unknown", "expired", "fenced"}},
 	{"broker restarted", short, brokerRestarted, []string{"expired", "broker", "unknown", "fenced", "delivery", "coordinator", "client"}},
 }
@@ -165,6 +165,9 @@ func cutOff(mode proxy.Mode, forTime time.Duration) func(r *rewound) {
 	}
 }
 
+// lateCauses are what the end of an attempt may be called whose batch got no answer.
+var lateCauses = []string{"expired", "broker", "unknown", "fenced", "delivery", "client"}
+
 // lateBatch holds a batch of records back for longer than the client waits for it. It arrives when the next transactions have been committed, and nothing of it may stay: neither its records nor a transaction that never ends.
 func lateBatch(r *rewound) {
 	held := r.link.Hold(proxy.Produce)
@@ -174,7 +177,7 @@ func lateBatch(r *rewound) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.awaitRewind([]string{"expired", "broker", "unknown", "fenced", "delivery", "client"})
+	r.awaitRewind(lateCauses)
 	awaitRecords(r.bed, r.name, recordsOf(before)+200)
 	held.Release()
 	admin := harness.Admin(r, r.broker.Addr)

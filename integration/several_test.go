@@ -64,7 +64,7 @@ func TestFailoverHandOverDisturbsNothing(t *testing.T) {
 		name := fmt.Sprintf("c%d", i)
 		file := bed.ConnectorFile(name, endless("neighbour"))
 		go func() { stopped <- bed.CLI("create", "-f", file) }()
-		next := ledBy(t, bed, leader)
+		ledBy(t, bed, leader)
 		took = append(took, time.Since(began).Round(time.Millisecond))
 		if r := <-stopped; r.Code != 0 {
 			t.Errorf("a create during the hand-over: exit code %d, %s", r.Code, r.Stderr)
@@ -76,9 +76,6 @@ func TestFailoverHandOverDisturbsNothing(t *testing.T) {
 		bed.AwaitState(time.Minute, "neighbour", "RUNNING") // as soon as its runner has come to the new leader
 		neighbour.undisturbed(t)
 		coordinators[leader] = bed.RestartCoordinator(leader)
-		if next == leader {
-			t.Fatalf("%s leads again", leader)
-		}
 	}
 	allThere(t, bed, 2)
 	slices.Sort(took)
@@ -175,14 +172,14 @@ func TestRightsTakenAwayWhileRunning(t *testing.T) {
 			_, err := s.Control().DeleteConnector(ctx, &controlv1.DeleteConnectorRequest{Name: "none"}) // what needs a write
 			said := warnings(coordinator)
 			if err != nil {
-				said += err.Error()
+				said += strings.ReplaceAll(err.Error(), "\n", " ")
 			}
-			for _, word := range missing.says {
-				if !strings.Contains(said, word) {
-					return fmt.Errorf("%q isn't in: %s", word, said)
+			for line := range strings.Lines(said) { // in one of them, since what was missing before stands there, too
+				if !slices.ContainsFunc(missing.says, func(word string) bool { return !strings.Contains(line, word) }) {
+					return nil
 				}
 			}
-			return nil
+			return fmt.Errorf("no line has %q: %s", missing.says, said)
 		})
 		s.change(true, missing.acl)
 		harness.Wait(t, time.Minute, "it leads again", func(ctx context.Context) error {

@@ -39,7 +39,7 @@ func newFleet(t *testing.T, name, version string, coordinators, runners int) *fl
 	t.Helper()
 	f := &fleet{
 		Bed: harness.New(t, name, harness.Kfake(t)), t: t, coordinators: map[string]*process.Process{}, runners: map[string]*process.Process{},
-		load: numbers{topic: name + "-numbers", count: 8000, partitions: 2, tasks: 2, transaction: 100, rate: 200},
+		load: numbers{topic: name + "-numbers", count: 12_000, partitions: 2, tasks: 2, transaction: 100, rate: 200},
 	}
 	for range coordinators {
 		f.addCoordinator(version)
@@ -131,9 +131,12 @@ func (f *fleet) flows(after string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	if before >= int64(f.load.count) {
+		f.t.Fatalf("all had arrived before %s: the load is too short", after)
+	}
 	harness.Wait(f.t, time.Minute, "records arrive after "+after, func(ctx context.Context) error {
 		n, err := readable(ctx)
-		if err == nil && n <= before && n < int64(f.load.count) {
+		if err == nil && n <= before {
 			err = fmt.Errorf("%d, as before", n)
 		}
 		return err

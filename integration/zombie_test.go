@@ -291,7 +291,7 @@ func TestZombieThatHangsWhileItsConnectorEnds(t *testing.T) {
 			signalTo(t, hangs, syscall.SIGSTOP)
 			s.MustCLI(command, w.Name)
 			s.NoTransactionOpen()
-			readable, woken := readableOf(t, s, w), time.Now()
+			readable, woken := readableOf(t, s.Admin, w.Config["topic"]), time.Now()
 			if err := os.WriteFile(gate, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestZombieThatHangsWhileItsConnectorEnds(t *testing.T) {
 				}
 				return nil
 			})
-			if now := readableOf(t, s, w); now != readable {
+			if now := readableOf(t, s.Admin, w.Config["topic"]); now != readable {
 				t.Errorf("%d records were readable when %s had answered, and %d after the runner went on", readable, command, now)
 			}
 			w.Judge(offsets)

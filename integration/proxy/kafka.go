@@ -10,11 +10,9 @@ import (
 
 // Numbers of requests of Kafka's protocol, for Hold.
 const (
-	Produce            int16 = 0
-	Fetch              int16 = 1
-	InitProducerID     int16 = 22
-	AddPartitionsToTxn int16 = 24
-	EndTxn             int16 = 26
+	Produce int16 = 0
+	Fetch   int16 = 1
+	EndTxn  int16 = 26
 )
 
 // maxFrame bounds a request; Kafka's brokers take no more than 100 MiB.

@@ -52,7 +52,6 @@ type Proxy struct {
 	changed  chan struct{} // closed at each change
 	closed   bool
 	links    map[*link]struct{}
-	accepted int
 	hold     *Held
 }
 
@@ -81,13 +80,6 @@ func (p *Proxy) SetTarget(target string) { p.change(func() { p.target = target }
 // SetDelay is how much later each byte arrives in the mode Delay.
 func (p *Proxy) SetDelay(d time.Duration) { p.change(func() { p.delay = d }) }
 
-// Accepted is how many connections have been made.
-func (p *Proxy) Accepted() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.accepted
-}
-
 // Set changes the mode. An error says that it can't listen again after having refused.
 func (p *Proxy) Set(mode Mode) error {
 	var err error
@@ -106,13 +98,6 @@ func (p *Proxy) Set(mode Mode) error {
 		}
 	})
 	return err
-}
-
-// Break breaks every connection that exists. New ones are as the mode says.
-func (p *Proxy) Break() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.breakLinks()
 }
 
 // Close ends the proxy with all its connections.
@@ -170,7 +155,6 @@ func (p *Proxy) accept(listener net.Listener) {
 			continue
 		}
 		p.links[l] = struct{}{}
-		p.accepted++
 		p.running.Go(l.run)
 		p.mu.Unlock()
 	}

@@ -3,8 +3,6 @@ package scene
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -219,6 +217,3 @@ func Partitions(n int) []string {
 	}
 	return all
 }
-
-// Seen are the source partitions of which records were seen.
-func (w *Watched) Seen() []string { return slices.Sorted(maps.Keys(w.Last())) }

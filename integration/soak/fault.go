@@ -40,7 +40,6 @@ const (
 // kind is one kind of fault.
 type kind struct {
 	name  string
-	about string
 	scope scope
 	// least and most are how long it lasts.
 	least, most time.Duration
@@ -60,36 +59,36 @@ const (
 	long  = leaseTTL + time.Second
 )
 
-// kinds are all kinds of faults.
+// kinds are all kinds of faults; docs/proof.md says what each does.
 var kinds = []kind{
-	{name: "kill-runner", about: "kill -9 of a runner, another process under its name later", scope: mortals, least: 200 * time.Millisecond, most: 6 * time.Second, strike: killRunner},
-	{name: "term-runner", about: "SIGTERM of a runner, which drains, and another process later", scope: mortals, least: 100 * time.Millisecond, most: 3 * time.Second, strike: termRunner},
-	{name: "drain-runner", about: "a runner's tasks are moved away one by one, and may come back", scope: anyRunner, least: time.Second, most: 5 * time.Second, shows: []what{moved}, strike: drainRunner},
-	{name: "nap-runner", about: "SIGSTOP of a runner for less than a lease", scope: anyRunner, least: 300 * time.Millisecond, most: short, strike: freezeRunner},
-	{name: "freeze-runner", about: "SIGSTOP of a runner for more than a lease: it wakes as a zombie", scope: anyRunner, least: long, most: 2 * leaseTTL, strike: freezeRunner},
-	{name: "kill-plugin", about: "kill -9 of a plugin process", scope: anyRunner, least: 100 * time.Millisecond, most: time.Second, shows: []what{aborted}, strike: killPlugin},
-	{name: "freeze-plugin", about: "SIGSTOP of a plugin process, and kill -9 of it", scope: anyRunner, least: short, most: 2 * leaseTTL, shows: []what{aborted}, strike: freezePlugin},
-	{name: "kill-leader", about: "kill -9 of the leading coordinator", scope: aLeader, least: 500 * time.Millisecond, most: 6 * time.Second, shows: []what{dropped}, strike: killLeader},
-	{name: "term-leader", about: "SIGTERM of the leading coordinator", scope: aLeader, least: 100 * time.Millisecond, most: 3 * time.Second, shows: []what{dropped}, strike: termLeader},
-	{name: "freeze-leader", about: "SIGSTOP of the leading coordinator for longer than its session: it wakes deposed", scope: aLeader, least: sessionTimeout + time.Second, most: 2 * sessionTimeout, shows: []what{dropped}, strike: freezeLeader},
-	{name: "cut-coordinators", about: "a runner's network to the coordinators is gone, both ways", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: cutCoordinators(weather{up: hold, down: hold})},
-	{name: "half-coordinators", about: "a runner's connections to the coordinators carry one direction only", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: halfCoordinators},
-	{name: "refuse-coordinators", about: "a runner's connections to the coordinators are reset, new ones refused", scope: anyRunner, least: 200 * time.Millisecond, most: leaseTTL, cut: true, strike: cutCoordinators(weather{refuse: true})},
-	{name: "cut-brokers", about: "a runner's network to the brokers is gone, both ways, for longer than a transaction may take", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: cutBrokers(weather{up: hold, down: hold})},
-	{name: "half-brokers", about: "a runner's connections to the brokers carry one direction only, for longer than a transaction may take", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: halfBrokers},
-	{name: "refuse-brokers", about: "a runner's connections to the brokers are reset, new ones refused, for longer than a transaction may take", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: cutBrokers(weather{refuse: true})},
-	{name: "isolate-runner", about: "a runner is cut off from everything for more than a lease", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: isolateRunner},
-	{name: "slow-runner", about: "everything that a runner says and hears is delayed and slow", scope: anyRunner, least: 5 * time.Second, most: 10 * time.Second, cut: true, strike: slowRunner},
-	{name: "full-disk", about: "a runner's disk for temporary files is full, and a plugin is killed", scope: anyRunner, least: 2 * time.Second, most: 6 * time.Second, cut: true, shows: []what{aborted}, strike: fillDisk},
-	{name: "term-broker", about: "SIGTERM of a broker, and its start", scope: aBroker, least: 100 * time.Millisecond, most: 4 * time.Second, strike: termBroker},
-	{name: "kill-broker", about: "kill -9 of a broker, and its start", scope: aBroker, least: 500 * time.Millisecond, most: 6 * time.Second, brokers: 3, strike: killBroker},
-	{name: "freeze-broker", about: "SIGSTOP of a broker", scope: aBroker, least: 2 * time.Second, most: 8 * time.Second, brokers: 3, strike: freezeBroker},
-	{name: "kill-brokers", about: "kill -9 of all brokers at once, and their start", scope: all, least: 100 * time.Millisecond, most: 3 * time.Second, brokers: 3, strike: killBrokers},
-	{name: "change-config", about: "a connector's configuration changes", scope: aConnector, shows: []what{moved, aborted}, strike: changeConfig},
-	{name: "change-tasks", about: "a connector's tasks.max changes: its source partitions go to other tasks", scope: aConnector, shows: []what{moved, aborted}, strike: changeTasks},
-	{name: "pause", about: "a connector is paused and resumed", scope: aConnector, least: 200 * time.Millisecond, most: 3 * time.Second, shows: []what{moved, aborted}, strike: pauseConnector},
-	{name: "stop", about: "a connector is stopped and resumed", scope: aConnector, least: 200 * time.Millisecond, most: 3 * time.Second, shows: []what{moved, aborted}, strike: stopConnector},
-	{name: "restart", about: "a connector is restarted", scope: aConnector, shows: []what{moved, aborted}, strike: restartConnector},
+	{name: "kill-runner", scope: mortals, least: 200 * time.Millisecond, most: 6 * time.Second, strike: killRunner},
+	{name: "term-runner", scope: mortals, least: 100 * time.Millisecond, most: 3 * time.Second, strike: termRunner},
+	{name: "drain-runner", scope: anyRunner, least: time.Second, most: 5 * time.Second, shows: []what{moved}, strike: drainRunner},
+	{name: "nap-runner", scope: anyRunner, least: 300 * time.Millisecond, most: short, strike: freezeRunner},
+	{name: "freeze-runner", scope: anyRunner, least: long, most: 2 * leaseTTL, strike: freezeRunner},
+	{name: "kill-plugin", scope: anyRunner, least: 100 * time.Millisecond, most: time.Second, shows: []what{aborted}, strike: killPlugin},
+	{name: "freeze-plugin", scope: anyRunner, least: short, most: 2 * leaseTTL, shows: []what{aborted}, strike: freezePlugin},
+	{name: "kill-leader", scope: aLeader, least: 500 * time.Millisecond, most: 6 * time.Second, shows: []what{dropped}, strike: killLeader},
+	{name: "term-leader", scope: aLeader, least: 100 * time.Millisecond, most: 3 * time.Second, shows: []what{dropped}, strike: termLeader},
+	{name: "freeze-leader", scope: aLeader, least: sessionTimeout + time.Second, most: 2 * sessionTimeout, shows: []what{dropped}, strike: freezeLeader},
+	{name: "cut-coordinators", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: cutCoordinators(weather{up: hold, down: hold})},
+	{name: "half-coordinators", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: halfCoordinators},
+	{name: "refuse-coordinators", scope: anyRunner, least: 200 * time.Millisecond, most: leaseTTL, cut: true, strike: cutCoordinators(weather{refuse: true})},
+	{name: "cut-brokers", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: cutBrokers(weather{up: hold, down: hold})},
+	{name: "half-brokers", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: halfBrokers},
+	{name: "refuse-brokers", scope: anyRunner, least: 7 * time.Second, most: 12 * time.Second, cut: true, strike: cutBrokers(weather{refuse: true})},
+	{name: "isolate-runner", scope: anyRunner, least: long, most: 2 * leaseTTL, cut: true, strike: isolateRunner},
+	{name: "slow-runner", scope: anyRunner, least: 5 * time.Second, most: 10 * time.Second, cut: true, strike: slowRunner},
+	{name: "full-disk", scope: anyRunner, least: 2 * time.Second, most: 6 * time.Second, cut: true, shows: []what{aborted}, strike: fillDisk},
+	{name: "term-broker", scope: aBroker, least: 100 * time.Millisecond, most: 4 * time.Second, strike: termBroker},
+	{name: "kill-broker", scope: aBroker, least: 500 * time.Millisecond, most: 6 * time.Second, brokers: 3, strike: killBroker},
+	{name: "freeze-broker", scope: aBroker, least: 2 * time.Second, most: 8 * time.Second, brokers: 3, strike: freezeBroker},
+	{name: "kill-brokers", scope: all, least: 100 * time.Millisecond, most: 3 * time.Second, brokers: 3, strike: killBrokers},
+	{name: "change-config", scope: aConnector, shows: []what{moved, aborted}, strike: changeConfig},
+	{name: "change-tasks", scope: aConnector, shows: []what{moved, aborted}, strike: changeTasks},
+	{name: "pause", scope: aConnector, least: 200 * time.Millisecond, most: 3 * time.Second, shows: []what{moved, aborted}, strike: pauseConnector},
+	{name: "stop", scope: aConnector, least: 200 * time.Millisecond, most: 3 * time.Second, shows: []what{moved, aborted}, strike: stopConnector},
+	{name: "restart", scope: aConnector, shows: []what{moved, aborted}, strike: restartConnector},
 }
 
 func kindOf(name string) *kind {

@@ -25,7 +25,7 @@ type Step struct {
 	At time.Duration `json:"at_ns"`
 	// Kind is a name of the table of faults.
 	Kind string `json:"kind"`
-	// Target is a runner, a connector or a broker; "leader" is the coordinator that leads then, and "" everything.
+	// Target is a runner, a connector or a broker; "leader" is the coordinator that leads then, and "all brokers" everything.
 	Target string `json:"target,omitempty"`
 	// For is how long it lasts.
 	For time.Duration `json:"for_ns,omitempty"`
@@ -64,7 +64,7 @@ type drawing struct {
 	rand *rand.Rand
 	cfg  *Config
 	turn []*kind
-	// busy says until when a target is in a fault; "" is everything.
+	// busy says until when a target is in a fault; "any" is the last of all.
 	busy map[string]time.Duration
 }
 

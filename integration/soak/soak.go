@@ -93,6 +93,14 @@ func (c *Config) check() error {
 		n.close()
 	}
 	c.canCut = err == nil
+	if c.Schedule == nil {
+		return nil
+	}
+	for _, step := range c.Schedule.Steps {
+		if k := kindOf(step.Kind); k != nil && k.cut && !c.canCut {
+			return fmt.Errorf("soak: %s needs a network of the runner's own: %w", step.Kind, err)
+		}
+	}
 	return nil
 }
 
