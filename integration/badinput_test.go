@@ -319,7 +319,7 @@ func TestFilesThatAreNoFiles(t *testing.T) {
 	bed.StopAll()
 }
 
-// TestDiskFull: `dev --data-dir`, and a runner, say that a disk is full.
+// TestDiskFull: `dev --data-dir`, and a runner, say that a disk is full, and nothing is lost or doubled.
 func TestDiskFull(t *testing.T) {
 	t.Run("data folder", func(t *testing.T) {
 		bed := harness.New(t, "full-data", "")
@@ -334,6 +334,13 @@ func TestDiskFull(t *testing.T) {
 			}
 			return nil
 		})
+		// Nothing that is readable lacks its offset, and the other way round.
+		whole := load
+		whole.count = readableOf(t, bed.Bootstrap, load.topic)
+		if whole.count == 0 || whole.count == load.count {
+			t.Fatalf("%d records are readable", whole.count)
+		}
+		whole.exact(t, bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers")
 	})
 	t.Run("socket folder", func(t *testing.T) {
 		bed := harness.New(t, "full-sockets", harness.Kfake(t))
