@@ -179,7 +179,7 @@ func (s *Server) runnerFor(ctx context.Context, config map[string]string) (state
 	return session, err
 }
 
-// awaitRunners gives runners that hold tasks a moment to come to a leader that has just taken over: whoever followed it here as fast as they do isn't to hear that there is no runner.
+// awaitRunners gives runners a moment to come to a leader that has just taken over: whoever followed it here as fast as they do isn't to hear that there is no runner.
 func (s *Server) awaitRunners(ctx context.Context) error {
 	for until := time.Now().Add(rejoinWait); ; {
 		awaited := false

@@ -33,7 +33,7 @@ func (s *State) Connector(name string) (ConnectorView, bool) {
 	return s.view(c), true
 }
 
-// Awaited says that this leader is so young that a runner which holds tasks may not have come back yet, and one hasn't.
+// Awaited says that this leader is so young that runners may be on their way to it: one that holds tasks hasn't come back yet, or none has come at all.
 func (s *State) Awaited() bool {
 	if s.settled.IsZero() {
 		return false
@@ -43,7 +43,12 @@ func (s *State) Awaited() bool {
 			return true
 		}
 	}
-	return false
+	for _, r := range s.runners {
+		if r.session != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Cluster is what the log says of the cluster.

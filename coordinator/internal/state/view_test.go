@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
@@ -205,4 +206,24 @@ func TestAHelloThatBreaksTheProtocolIsSentAway(t *testing.T) {
 	if effects := m.step(SessionOpened{Session: 1, Term: 9, Hello: good(func(*runnerv1.Hello) {}).Hello}); len(effects) != 2 || effects[1].(CloseSession).Why != CloseStale || m.state.Term() != 10 {
 		t.Error(effects)
 	}
+}
+
+// A leader that has just taken over may not have heard of any runner yet: that is no reason to say that there is none.
+func TestAYoungLeaderAwaitsItsFirstRunner(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		m := &chaos{sim: newSim(r, Options{}), r: r}
+		m.step(TookOver{})
+		if !m.state.Awaited() {
+			r.Fatal("nobody is awaited")
+		}
+		if rapid.Bool().Draw(r, "one comes") {
+			m.runners["r0"] = m.fresh("r0", 1)
+			m.connect(m.runners["r0"])
+		} else {
+			m.quiet(12)
+		}
+		if m.state.Awaited() {
+			r.Fatal("somebody is still awaited")
+		}
+	})
 }
