@@ -26,7 +26,10 @@ type folder struct {
 	lock  *os.File
 }
 
-// openFolder makes the folder, or takes over that of an earlier run of the same name.
+// sameName is how many Hosts of one name may live on a machine at once: runners of different clusters are often called like their host.
+const sameName = 16
+
+// openFolder makes the folder, or takes over that of an earlier run of the same name: the first one that no living Host of the name holds.
 func openFolder(base, name string) (*folder, error) {
 	base, err := socketBase(base)
 	if err != nil {
@@ -39,13 +42,50 @@ func openFolder(base, name string) (*folder, error) {
 		}
 		return &folder{path: path}, nil
 	}
+	for _, path := range namedPaths(base, name) {
+		if f, err := take(path); err != nil || f != nil {
+			return f, err
+		}
+	}
+	return nil, fmt.Errorf("%d runners named %q run on this machine, with socket folders in %q: no more than that can be told apart; give this one another name or another --socket-dir", sameName, name, base)
+}
+
+// abandoned are the folders of Hosts of this name that are gone, each with its lock.
+func (f *folder) abandoned(name string) ([]*folder, error) {
+	var gone []*folder
+	for _, path := range namedPaths(filepath.Dir(f.path), name) {
+		if _, err := os.Lstat(path); path == f.path || err != nil {
+			continue
+		}
+		other, err := take(path)
+		if err != nil {
+			return gone, err
+		}
+		if other != nil {
+			gone = append(gone, other)
+		}
+	}
+	return gone, nil
+}
+
+// namedPaths are the folders that Hosts of a name may have.
+func namedPaths(base, name string) []string {
 	sum := sha256.Sum256([]byte(name))
-	f := &folder{path: filepath.Join(base, fmt.Sprintf("fencepost-%x", sum[:5])), named: true}
+	paths := make([]string, sameName)
+	for i := range paths {
+		paths[i] = filepath.Join(base, fmt.Sprintf("fencepost-%x%x", sum[:5], i))
+	}
+	return paths
+}
+
+// take makes a folder, or takes it over. Nil is that of a Host that lives.
+func take(path string) (*folder, error) {
+	f := &folder{path: path, named: true}
 	for range 10 {
 		if err := makePrivate(f.path); err != nil {
 			return nil, err
 		}
-		if err := f.acquire(name); err != nil {
+		if free, err := f.acquire(); err != nil || !free {
 			return nil, err
 		}
 		// Whoever held the lock before may have removed the folder with it, between our opening of the lock and our getting it.
@@ -59,8 +99,8 @@ func openFolder(base, name string) (*folder, error) {
 	return nil, fmt.Errorf("the socket folder %q is removed again and again", f.path)
 }
 
-// folderNameBytes is the longest name that openFolder gives: "fencepost-" and ten digits.
-const folderNameBytes = len("/fencepost-") + 10
+// folderNameBytes is the longest name that openFolder gives: "fencepost-" and eleven digits.
+const folderNameBytes = len("/fencepost-") + 11
 
 // socketBase chooses the folder to make the private one in, and refuses one whose path is too long before any plugin meets the limit.
 func socketBase(base string) (string, error) {
@@ -100,18 +140,23 @@ func makePrivate(path string) error {
 }
 
 // acquire takes the folder's lock, so that two runners of one name never take each other's plugins for leftovers. The kernel lets it go when the runner ends.
-func (f *folder) acquire(name string) error {
-	path := filepath.Join(f.path, "lock")
-	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func (f *folder) acquire() (free bool, err error) {
+	lock, err := os.OpenFile(filepath.Join(f.path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil // removed with its folder, this moment
+	}
 	if err != nil {
-		return fmt.Errorf("open the lock of the socket folder: %w", err)
+		return false, fmt.Errorf("open the lock of the socket folder: %w", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
-		return fmt.Errorf("another runner named %q runs on this machine (it holds %q): %w", name, path, err)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return false, nil
+		}
+		return false, fmt.Errorf("lock the socket folder %q: %w", f.path, err)
 	}
 	f.lock = lock
-	return nil
+	return true, nil
 }
 
 // ledgerPath is where the record of processes is kept; empty is nowhere.
@@ -139,6 +184,7 @@ func (f *folder) sweep() {
 func (f *folder) release() {
 	if f.lock != nil {
 		_ = f.lock.Close()
+		f.lock = nil
 	}
 }
 

@@ -36,7 +36,8 @@ func runnerMain() int {
 	select {}
 }
 
-// TestKilledRunnerLeavesNoPlugin: the plugin ends with the runner, and what it had started ends when the next runner of the name starts.
+// TestKilledRunnerLeavesNoPlugin: the plugin ends with the runner, and what it had started ends when the next runner of the name starts. One that starts while it lives, of another cluster perhaps, does it no harm; and where that one
+// still lives, the next one finds what is left all the same.
 func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	dir := shortDir(t)
 	self, _ := os.Executable()
@@ -54,9 +55,8 @@ func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	if n, _ := fmt.Sscanf(line, "started %d %d", &pid, &grandchild); n != 2 {
 		t.Fatalf("the runner said %q, %v", line, err)
 	}
-	if _, err := New(Config{Name: "r1", SocketDir: dir}); err == nil || !strings.Contains(err.Error(), `another runner named "r1"`) {
-		t.Errorf("a second runner of the name: %v", err)
-	}
+	neighbour := newHost(t, func(c *Config) { c.Name, c.SocketDir = "r1", dir })
+	mustStart(t, neighbour, Spec{Path: plugin(t, "good")})
 	if stat, err := readStat(grandchild); err != nil || stat.group != pid {
 		t.Fatalf("the grandchild: %+v, %v", stat, err)
 	}
@@ -71,6 +71,62 @@ func TestKilledRunnerLeavesNoPlugin(t *testing.T) {
 	p := mustStart(t, second, Spec{Path: plugin(t, "good")})
 	if err := p.Stop(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAbandonedFoldersOfTheNameGo: a runner takes the first folder that is free, and clears those behind it, whose runners are gone.
+func TestAbandonedFoldersOfTheNameGo(t *testing.T) {
+	dir := shortDir(t)
+	var lost *folder
+	for range 2 { // the second one stays behind
+		f, err := openFolder(dir, "r6")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.release()
+		lost = f
+	}
+	left := exec.Command("sleep", "1000")
+	left.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = left.Process.Kill(); _ = left.Wait() })
+	if err := newLedger(lost.ledgerPath()).add(left.Process.Pid, "/nowhere"); err != nil {
+		t.Fatal(err)
+	}
+	lost.release()
+	third := newHost(t, func(c *Config) { c.Name, c.SocketDir = "r6", dir })
+	if third.folder.path != lost.path {
+		t.Fatalf("it has %s, and %s is free", third.folder.path, lost.path)
+	}
+	awaitGone(t, left.Process.Pid, time.Second)
+	fourth := newHost(t, func(c *Config) { c.Name, c.SocketDir = "r6", dir })
+	behind := fourth.folder.path
+	fourth.folder.release() // killed
+	newHost(t, func(c *Config) { c.Name, c.SocketDir = "r7", dir })
+	if _, err := os.Stat(behind); err != nil {
+		t.Fatalf("a runner of another name cleared it: %v", err)
+	}
+	third.Close()
+	newHost(t, func(c *Config) { c.Name, c.SocketDir = "r6", dir })
+	if _, err := os.Stat(behind); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what is behind the folder that was taken is still there: %v", err)
+	}
+}
+
+// TestRunnersOfOneNameAreBounded, with an error that says what to do.
+func TestRunnersOfOneNameAreBounded(t *testing.T) {
+	dir := shortDir(t)
+	for range sameName {
+		f, err := openFolder(dir, "r8")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.remove()
+	}
+	if _, err := openFolder(dir, "r8"); err == nil || !strings.Contains(err.Error(), "another name") {
+		t.Errorf("got %v", err)
 	}
 }
 

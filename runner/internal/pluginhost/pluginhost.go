@@ -28,8 +28,8 @@ import (
 
 // Config of a Host.
 type Config struct {
-	// Name of the runner. A Host of the same name on the same machine finds, and kills, what an earlier one left behind; two at once are refused. Empty is nameless:
-	// nothing is recorded, and nothing is shared.
+	// Name of the runner. A Host of the same name on the same machine finds, and kills, what earlier ones left behind, and leaves those that live alone: runners of
+	// two clusters may share a name. Empty is nameless: nothing is recorded, and nothing is shared.
 	Name string
 	// SocketDir is the folder in which the Host makes its own private one. Empty: the system's folder for temporary files or, where its path is too long for
 	// sockets, /tmp.
@@ -77,8 +77,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugin host: %w", err)
 	}
-	ledger := newLedger(folder.ledgerPath())
-	killed, err := ledger.killLeftovers()
+	killed, err := clearLeftovers(folder, cfg.Name)
 	if err != nil {
 		folder.release()
 		return nil, fmt.Errorf("plugin host: plugins of an earlier run: %w", err)
@@ -86,10 +85,29 @@ func New(cfg Config) (*Host, error) {
 	if len(killed) > 0 {
 		cfg.Logger.Warn("killed plugins of an earlier run", "pids", killed)
 	}
-	folder.sweep()
 	return &Host{
-		cfg: cfg, log: cfg.Logger, folder: folder, ledger: ledger, starter: newStarter(), children: map[*child]struct{}{}, counts: Counts{Exits: map[ExitClass]uint64{}},
+		cfg: cfg, log: cfg.Logger, folder: folder, ledger: newLedger(folder.ledgerPath()), starter: newStarter(), children: map[*child]struct{}{}, counts: Counts{Exits: map[ExitClass]uint64{}},
 	}, nil
+}
+
+// clearLeftovers ends and removes what Hosts of this name left behind, in the folder that was taken over and in those that nobody holds. It returns the processes that it killed.
+func clearLeftovers(own *folder, name string) ([]int, error) {
+	killed, err := newLedger(own.ledgerPath()).killLeftovers()
+	if err != nil || !own.named {
+		return killed, err
+	}
+	own.sweep()
+	others, err := own.abandoned(name)
+	for _, other := range others {
+		more, failed := newLedger(other.ledgerPath()).killLeftovers()
+		killed, err = append(killed, more...), errors.Join(err, failed)
+		if failed != nil {
+			other.release()
+			continue
+		}
+		other.remove()
+	}
+	return killed, err
 }
 
 // Close kills every process that is still there, waits for its end and removes the private folder.
