@@ -63,7 +63,9 @@ type secured struct {
 
 func newSecured(t *testing.T, broker *kafka.Broker, cluster string) *secured {
 	t.Helper()
-	return &secured{Bed: harness.New(t, cluster, broker.Addr), t: t, broker: broker}
+	bed := harness.New(t, cluster, broker.Addr)
+	bed.Admin = broker.AdminAddr
+	return &secured{Bed: bed, t: t, broker: broker}
 }
 
 // change makes ACLs, or takes them away.

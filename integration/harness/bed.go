@@ -31,8 +31,10 @@ type Bed struct {
 	T T
 	// Cluster is the cluster's name.
 	Cluster string
-	// Bootstrap is the broker's address.
+	// Bootstrap are the brokers' addresses, separated by commas.
 	Bootstrap string
+	// Admin are those that the test itself and its checks ask: nobody is asked for a password there, and nothing is cut. The same at first.
+	Admin string
 	// Plugins is the folder of the cluster's plugins. They are its own copies, so that its processes can be told from those of other beds.
 	Plugins string
 	// Fencepost is the binary.
@@ -54,7 +56,7 @@ func New(t T, cluster, bootstrap string) *Bed {
 // NewWith is New with other binaries.
 func NewWith(t T, cluster, bootstrap string, binaries *Binaries) *Bed {
 	t.Helper()
-	b := &Bed{T: t, Cluster: cluster, Bootstrap: bootstrap, Fencepost: binaries.Fencepost, dir: t.TempDir(), tmp: ShortDir(t), conns: map[string]*grpc.ClientConn{}}
+	b := &Bed{T: t, Cluster: cluster, Bootstrap: bootstrap, Admin: bootstrap, Fencepost: binaries.Fencepost, dir: t.TempDir(), tmp: ShortDir(t), conns: map[string]*grpc.ClientConn{}}
 	b.Plugins = filepath.Join(b.dir, "plugins")
 	if err := linkAll(binaries.Plugins, b.Plugins); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -27,7 +28,7 @@ func Topic(ctx context.Context, bootstrap, topic string, take func(*kgo.Record) 
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	// Control records are kept to see the end: it lies behind a commit marker.
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
 		return fmt.Errorf("reader: %w", err)
@@ -95,7 +96,7 @@ func bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends
 
 // Follow reads a topic from its beginning as a read_committed reader until the context ends, and calls take for each record. It returns nil then.
 func Follow(ctx context.Context, bootstrap, topic string, take func(*kgo.Record)) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeTopics(topic),
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(50*time.Millisecond))
 	if err != nil {
 		return fmt.Errorf("reader: %w", err)

@@ -26,8 +26,6 @@ type Scene struct {
 	Coordinators, Runners map[string]*process.Process
 	// Ways lead to the coordinators, by the coordinators' own addresses: who knows a coordinator by its way only can be cut off from it. There are some only where NewWithWays made them.
 	Ways map[string]*proxy.Proxy
-	// Admin is the broker's address for the test itself, which is never cut.
-	Admin string
 
 	starts map[string]start // of each coordinator
 }
@@ -60,7 +58,7 @@ func NewWithWays(bed *harness.Bed, coordinators int, args ...string) *Scene {
 
 func newScene(bed *harness.Bed) *Scene {
 	return &Scene{
-		Bed: bed, Coordinators: map[string]*process.Process{}, Runners: map[string]*process.Process{}, Ways: map[string]*proxy.Proxy{}, Admin: bed.Bootstrap, starts: map[string]start{},
+		Bed: bed, Coordinators: map[string]*process.Process{}, Runners: map[string]*process.Process{}, Ways: map[string]*proxy.Proxy{}, starts: map[string]start{},
 	}
 }
 
