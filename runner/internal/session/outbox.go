@@ -37,6 +37,7 @@ type outbox struct {
 
 // ask is a question of the runner's that has no answer yet.
 type ask struct {
+	lease   lease.Lease
 	message *runnerv1.SessionRequest
 	answer  chan answer // Room for the one answer.
 }

@@ -88,21 +88,26 @@ func (s *Session) ClaimPartitions(ctx context.Context, l lease.Lease, partitions
 
 // ask sends a question and waits for its answer. Where the stream ends first, the next one carries the question again.
 func (s *Session) ask(ctx context.Context, what string, l lease.Lease, message func(id uint64) *runnerv1.SessionRequest) error {
-	id, a, err := s.box.addAsk(message)
+	id, a, err := s.box.addAsk(l, message)
 	if err != nil {
 		return fmt.Errorf("%s for %s: %w", what, l, err)
 	}
 	defer s.box.removeAsk(id)
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%s for %s: no answer from the coordinator: %w", what, l, context.Cause(ctx))
 	case got := <-a.answer:
 		return got.err(what, l)
+	}
+	select {
+	case got := <-a.answer: // It came first: what ended ctx may have come of it.
+		return got.err(what, l)
+	default:
+		return fmt.Errorf("%s for %s: no answer from the coordinator: %w", what, l, context.Cause(ctx))
 	}
 }
 
 // addAsk queues a question.
-func (b *outbox) addAsk(message func(id uint64) *runnerv1.SessionRequest) (id uint64, a *ask, err error) {
+func (b *outbox) addAsk(l lease.Lease, message func(id uint64) *runnerv1.SessionRequest) (id uint64, a *ask, err error) {
 	b.change(func() {
 		if len(b.asks) >= maxAsks {
 			err = errors.New("too many questions wait for the coordinator")
@@ -110,7 +115,7 @@ func (b *outbox) addAsk(message func(id uint64) *runnerv1.SessionRequest) (id ui
 		}
 		b.lastID++
 		id = b.lastID
-		a = &ask{message: message(id), answer: make(chan answer, 1)}
+		a = &ask{lease: l, message: message(id), answer: make(chan answer, 1)}
 		b.asks[id] = a
 		b.unasked = append(b.unasked, id)
 	})
@@ -130,6 +135,18 @@ func (b *outbox) answered(id uint64, got answer) {
 	if a := b.asks[id]; a != nil {
 		delete(b.asks, id)
 		a.answer <- got
+	}
+}
+
+// refuse answers every question about a lease that the leader says is over: it says so of its own accord to a runner that comes back, before it has come to the questions.
+func (b *outbox) refuse(l lease.Lease, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, a := range b.asks {
+		if a.lease == l {
+			delete(b.asks, id)
+			a.answer <- answer{refused: reason}
+		}
 	}
 }
 

@@ -49,6 +49,45 @@ func TestQuestionsAreAskedAgainOnTheNextStream(t *testing.T) {
 	})
 }
 
+// TestAQuestionAboutALostLeaseIsRefused: a runner that comes back hears that its lease is over, by Revoke or by the answer to its heartbeat, before the leader has come to its questions. That is the answer to all of them, and is there before
+// the task is told to end.
+func TestAQuestionAboutALostLeaseIsRefused(t *testing.T) {
+	for name, tell := range map[string]func(*peer){
+		"revoked": func(p *peer) {
+			p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Revoke{Revoke: &runnerv1.Revoke{Lease: toWire(orders), Reason: "the lease is over"}}})
+		},
+		"not renewed": func(p *peer) { p.renew(until(p, true, (*runnerv1.SessionRequest).GetHeartbeat), toWire(orders)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, []string{"c1"}, func(t *bed) {
+				p, _ := t.welcome("c1")
+				t.grant(p, orders)
+				ctx, cancel := context.WithCancel(t.Context())
+				answers := make(chan error, 2)
+				go func() { answers <- t.session.Confirm(ctx, orders) }()
+				other := orders
+				other.Task++
+				go func() { answers <- t.session.Confirm(t.Context(), other) }()
+				until(p, true, (*runnerv1.SessionRequest).GetConfirm)
+				until(p, true, (*runnerv1.SessionRequest).GetConfirm)
+				tell(p)
+				t.event()
+				cancel() // as the supervisor does then
+				if err := <-answers; !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), "is over") {
+					t.Fatal(err)
+				}
+				wait(time.Millisecond)
+				select {
+				case err := <-answers:
+					t.Fatalf("another lease's question was answered: %v", err)
+				default:
+				}
+				t.stop()
+			})
+		})
+	}
+}
+
 func TestAQuestionEndsWithItsContext(t *testing.T) {
 	run(t, []string{"c1"}, func(t *bed) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

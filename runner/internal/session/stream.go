@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +135,9 @@ func (st *stream) take(m *runnerv1.SessionResponse) error {
 	if d, ok := event.(*Drain); ok {
 		st.s.box.setDrained(!d.Undo)
 	}
+	if r, ok := event.(*Revoke); ok && !r.Drain {
+		st.s.box.refuse(r.Lease, cmp.Or(r.Reason, "it was taken back"))
+	}
 	return st.s.cfg.Deliver(event)
 }
 
@@ -171,6 +175,7 @@ func (st *stream) renew(a *runnerv1.HeartbeatAnswer) error {
 	st.s.leases.renew(slices.DeleteFunc(leases, func(l lease.Lease) bool { return slices.Contains(lost, l) }), sentAt.Add(milliseconds(a.GetTtlMs())))
 	for _, l := range lost {
 		st.s.box.forget(l)
+		st.s.box.refuse(l, "it is over")
 		if !st.s.leases.drop(l) {
 			continue // Given back meanwhile.
 		}

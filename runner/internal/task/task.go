@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost-io/fencepost/runner/internal/lease"
 	"github.com/fencepost-io/fencepost/runner/internal/publish"
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
@@ -101,6 +102,9 @@ func (a *attempt) startSteps(ctx context.Context) error {
 	// I3: the lease confirmed, by a question that is asked only now. A runner that slept before it initialised has taken the id back from its successor, and this alone stops it.
 	a.reporter.phase(PhaseConfirming)
 	if err := ask(ctx, func(ctx context.Context) error { return cfg.Coordinator.Confirm(ctx, cfg.Lease) }); err != nil {
+		if errors.Is(err, lease.ErrRefused) {
+			cfg.Logger.Warn("confirmation_refused", "error", err) // The id was initialised: whoever has the lease now has to rewind.
+		}
 		return err
 	}
 	fault("S3")
