@@ -11,7 +11,7 @@ import (
 type Result struct {
 	// States are distinct, Transitions are steps taken, Depth is the longest of the shortest ways to a state. Cores are the distinct states of the decision core among them, and Steps how often it was asked.
 	States, Transitions, Depth, Cores, Steps int
-	// Complete says that every state within the bounds was reached; otherwise Bounds.States was.
+	// Complete says that every state within the bounds was reached; otherwise Bounds.States was, or runs at random were made.
 	Complete bool
 	// Beyond are steps that weren't followed, for want of room in a queue.
 	Beyond int
@@ -27,7 +27,7 @@ type Result struct {
 func (r Result) String() string {
 	extent := "all within the bounds"
 	if !r.Complete {
-		extent = "the limit of states was reached"
+		extent = "not all within the bounds"
 	}
 	if r.Beyond > 0 {
 		extent += fmt.Sprintf(", %d steps needed more room in a queue", r.Beyond)
@@ -45,19 +45,36 @@ type search struct {
 	parents []uint32
 	steps   []action
 	rand    *rand.Rand
+	began   time.Time
 	result  Result
 }
 
-// Check searches.
+// Check tries every order of steps.
 func Check(bounds Bounds, mistake Mistake) Result {
-	s := &search{
-		machine: machine{bounds: bounds, mistake: mistake, cores: newCores()},
-		seed:    maphash.MakeSeed(), seen: map[uint64]struct{}{}, rand: rand.New(rand.NewPCG(1, 2)),
+	s := newSearch(bounds, mistake, 1)
+	s.run(s.first())
+	return s.end()
+}
+
+// Sample makes runs from the beginning to the end, with steps and faults at random from a seed, until it has met as many distinct states as Bounds.States says. It reaches far where Check can only reach wide: a run holds everything that the bounds allow.
+func Sample(bounds Bounds, mistake Mistake, seed uint64) Result {
+	s := newSearch(bounds, mistake, seed)
+	for first := s.first(); s.result.Wrong == "" && len(s.seen) < bounds.States; {
+		s.sample(first)
 	}
-	began := time.Now()
-	first := s.first()
-	s.run(first)
-	s.result.Elapsed = time.Since(began)
+	s.result.States = len(s.seen)
+	return s.end()
+}
+
+func newSearch(bounds Bounds, mistake Mistake, seed uint64) *search {
+	return &search{
+		machine: machine{bounds: bounds, mistake: mistake, cores: newCores()},
+		seed:    maphash.MakeSeed(), seen: map[uint64]struct{}{}, rand: rand.New(rand.NewPCG(seed, 2)), began: time.Now(),
+	}
+}
+
+func (s *search) end() Result {
+	s.result.Elapsed = time.Since(s.began)
 	s.result.Cores, s.result.Steps = len(s.cores.nodes)-1, s.cores.made
 	return s.result
 }
@@ -170,18 +187,12 @@ func (s *search) walk(w world, from uint32) bool {
 			return true
 		}
 		actions = s.enabled(&w, actions[:0])
-		n := 0
-		for _, a := range actions {
-			if !a.kind.fault() {
-				actions[n] = a
-				n++
-			}
-		}
-		if n == 0 {
+		steps, _ := split(actions)
+		if len(steps) == 0 {
 			s.found("nothing can happen any more, and not all is done", way)
 			return false
 		}
-		a := actions[s.rand.IntN(n)]
+		a := steps[s.rand.IntN(len(steps))]
 		way = append(way, a)
 		if !s.try(&w, a) {
 			s.result.Beyond++
@@ -194,6 +205,55 @@ func (s *search) walk(w world, from uint32) bool {
 	}
 	s.found("a fair run without faults doesn't come to an end", way)
 	return false
+}
+
+// sample makes one run at random. How likely a fault is at each step differs from run to run, so that in some all strike at once, and in others one long after the other.
+func (s *search) sample(w world) {
+	s.result.Walks++
+	odds := 1 << (2 + s.rand.IntN(6)) // one step in 4 to 128
+	var way, actions []action
+	for range longest {
+		if s.done(&w) && s.rand.IntN(odds) == 0 {
+			return // what may still happen afterwards was given its chance
+		}
+		actions = s.enabled(&w, actions[:0])
+		from, faults := split(actions)
+		if len(faults) > 0 && s.rand.IntN(odds) == 0 {
+			from = faults
+		}
+		if len(from) == 0 {
+			if !s.done(&w) {
+				s.found("nothing can happen any more, and not all is done", way)
+			}
+			return
+		}
+		a := from[s.rand.IntN(len(from))]
+		way = append(way, a)
+		s.result.Transitions++
+		if !s.try(&w, a) {
+			s.result.Beyond++
+			return
+		}
+		if s.wrong != "" {
+			s.found(s.wrong, way)
+			return
+		}
+		s.seen[maphash.Comparable(s.seed, w)] = struct{}{}
+		s.result.Depth = max(s.result.Depth, len(way))
+	}
+	s.found("a run doesn't come to an end", way)
+}
+
+// split puts faults behind the other steps.
+func split(actions []action) (steps, faults []action) {
+	n := 0
+	for i, a := range actions {
+		if !a.kind.fault() {
+			actions[n], actions[i] = a, actions[n]
+			n++
+		}
+	}
+	return actions[:n], actions[n:]
 }
 
 // way are the steps to a state.
