@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -63,4 +65,24 @@ func (n numbers) exact(t *testing.T, bootstrap, offsetsTopic, connector string) 
 	if err := reader.Exact(t.Context(), bootstrap, reader.Generated{}, want); err != nil {
 		t.Errorf("not exact:\n%v", err)
 	}
+}
+
+// soFar is the verdict on a source without an end, once its connector has been stopped: every number up to the stored offset once and in order, and nothing after it.
+func (n numbers) soFar(ctx context.Context, bootstrap, offsetsTopic, connector string) error {
+	stored, err := reader.Stored(ctx, bootstrap, offsetsTopic, connector)
+	if err != nil {
+		return err
+	}
+	if len(stored) != n.partitions {
+		return fmt.Errorf("offsets of %d source partitions are stored, want %d", len(stored), n.partitions)
+	}
+	last := map[string]uint64{}
+	for _, o := range stored {
+		place, err := reader.Generated{}.Covered(o.Partition, o.Offset)
+		if err != nil {
+			return err
+		}
+		last[place.Partition] = place.Number
+	}
+	return reader.Exact(ctx, bootstrap, reader.Generated{}, reader.Expect{Topic: n.topic, OffsetsTopic: offsetsTopic, Connector: connector, First: 1, Last: last})
 }

@@ -141,7 +141,8 @@ func TestTasksResumeByThemselvesWhenTheBrokerIsBack(t *testing.T) {
 	harness.CreateTopic(t, bed.Bootstrap, "away.numbers", 3)
 	bed.StartCoordinator()
 	bed.StartRunner("runner", nil)
-	config := numbers{topic: "away.numbers", partitions: tasks, tasks: tasks, transaction: 100, rate: 20}.config()
+	load := numbers{topic: "away.numbers", partitions: tasks, tasks: tasks, transaction: 100, rate: 20}
+	config := load.config()
 	config["producer.override.transaction.timeout.ms"] = "6000"
 	bed.Create("numbers", config)
 	seen := map[uint32]*controlv1.TaskInfo{}
@@ -187,6 +188,10 @@ func TestTasksResumeByThemselvesWhenTheBrokerIsBack(t *testing.T) {
 	t.Logf("every task delivered %s after the broker was back", took.Round(time.Millisecond))
 	if took > 40*time.Second {
 		t.Errorf("that is much more than 10 s")
+	}
+	bed.MustCLI("stop", "numbers")
+	if err := load.soFar(t.Context(), bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers"); err != nil {
+		t.Errorf("not exact:\n%v", err)
 	}
 	bed.StopAll()
 }
