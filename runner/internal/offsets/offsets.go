@@ -222,7 +222,7 @@ func (e *LostError) Error() string {
 
 // Verdict is publish.Fail.
 func (e *LostError) Verdict() publish.Verdict {
-	return publish.Verdict{Class: publish.Fail, Cause: "offsets", Text: e.Error() +
+	return publish.Verdict{Class: publish.Fail, Cause: publish.CauseOffsets, Text: e.Error() +
 		": the stored positions are gone with it, and an operator must decide: restore the topic, or let the connector read its source from the beginning under a new offsets topic"}
 }
 
@@ -241,7 +241,7 @@ func (e *HeldError) Error() string {
 
 // Verdict is publish.Again: transactions end, at the latest when they expire.
 func (e *HeldError) Verdict() publish.Verdict {
-	return publish.Verdict{Class: publish.Again, Cause: "offsets", Text: e.Error() +
+	return publish.Verdict{Class: publish.Again, Cause: publish.CauseOffsets, Text: e.Error() +
 		"; it is read again. Where this lasts longer than transaction.timeout.ms, look for the transaction with kafka-transactions.sh find-hanging"}
 }
 
@@ -263,5 +263,5 @@ func (e *DamagedError) Unwrap() error { return e.Err }
 
 // Verdict is publish.Fail.
 func (e *DamagedError) Verdict() publish.Verdict {
-	return publish.Verdict{Class: publish.Fail, Cause: "offsets", Text: e.Error() + ": write a right one under the same key, or a tombstone to start that partition from its beginning"}
+	return publish.Verdict{Class: publish.Fail, Cause: publish.CauseOffsets, Text: e.Error() + ": write a right one under the same key, or a tombstone to start that partition from its beginning"}
 }

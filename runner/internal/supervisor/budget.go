@@ -7,6 +7,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/fencepost-io/fencepost/runner/internal/publish"
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
 
@@ -21,12 +22,12 @@ type limit struct {
 // limits has the causes whose limit isn't the usual one. docs/operate.md shows the same table to users, and a test compares them.
 var limits = map[string]limit{
 	// What is away comes back, and is to be used soon then.
-	causeBroker:           {0, 100 * time.Millisecond, 5 * time.Second},
-	causeUnknown:          {0, 100 * time.Millisecond, 5 * time.Second},
+	publish.CauseBroker:   {0, 100 * time.Millisecond, 5 * time.Second},
+	publish.CauseUnknown:  {0, 100 * time.Millisecond, 5 * time.Second},
 	task.CauseCoordinator: {0, 100 * time.Millisecond, 5 * time.Second},
 	// Whoever puts these right doesn't touch the task.
-	causeLogin:   {0, time.Second, 30 * time.Second},
-	causeOffsets: {0, time.Second, 30 * time.Second},
+	publish.CauseLogin:   {0, time.Second, 30 * time.Second},
+	publish.CauseOffsets: {0, time.Second, 30 * time.Second},
 	// The plugin itself says that its source may come back: about half an hour.
 	task.CauseSource: {60, 100 * time.Millisecond, 30 * time.Second},
 	// The limits of a transaction can't be halved for ever.
@@ -47,15 +48,6 @@ func limitOf(cause string) limit {
 
 // successAfter is how long an attempt has to run to be a success where the source has nothing to commit.
 const successAfter = time.Minute
-
-// Words of publish and offsets for what a failure is about. Of causeDelivery the broker didn't take records without saying which.
-const (
-	causeBroker   = "broker"
-	causeUnknown  = "unknown"
-	causeLogin    = "login"
-	causeOffsets  = "offsets"
-	causeDelivery = "delivery"
-)
 
 // tries are the failed attempts of one cause since the last success.
 type tries struct {
@@ -114,7 +106,7 @@ func (b *budget) failed(f *task.Failure) (time.Duration, error) {
 		b.success()
 	}
 	b.rewinds[f.Cause]++
-	b.nameRecords = f.Cause == causeDelivery
+	b.nameRecords = f.Cause == publish.CauseDelivery
 	if f.Cause == task.CauseExpired {
 		b.shrink++
 	}

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fencepost-io/fencepost/runner/internal/publish"
 	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
@@ -20,7 +21,7 @@ func failed(cause string) *task.Failure {
 }
 
 func TestPausesDoubleUpToTheirLimitForEachCause(t *testing.T) {
-	for _, cause := range []string{task.CausePlugin, task.CauseSource, causeBroker, causeLogin, task.CauseHost} {
+	for _, cause := range []string{task.CausePlugin, task.CauseSource, publish.CauseBroker, publish.CauseLogin, task.CauseHost} {
 		b, l := newBudget(), limitOf(cause)
 		base, last := l.first, l.attempts
 		if last == 0 {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost-io/fencepost/runner/internal/publish"
 	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
@@ -126,7 +127,7 @@ func stateOf(p task.Phase) session.State {
 func (a *attemptStatus) waiting(now *session.Status, what string) {
 	switch {
 	case what != "":
-		now.Error, now.Cause, a.waited = what, causeBroker, true
+		now.Error, now.Cause, a.waited = what, publish.CauseBroker, true
 	case a.waited:
 		now.Error, now.Cause, a.waited = "", "", false
 	}

@@ -29,7 +29,7 @@ func (c Class) String() string {
 	return [...]string{"none", "again", "stop", "fail"}[c]
 }
 
-// Causes, one word each for statuses and metrics. Those of publish.Verdict (broker, fenced, expired, unknown, record, topic, rights, config, client and so on) are used beside them.
+// Causes, one word each for statuses and metrics, beside those of publish that are found out here, too. The others of publish are used as they are.
 const (
 	// CauseCoordinator: the coordinator didn't answer, or refused.
 	CauseCoordinator = "coordinator"
@@ -38,15 +38,15 @@ const (
 	// CauseSource: the plugin reported an error.
 	CauseSource = "source"
 	// CauseConfig: the configuration is wrong.
-	CauseConfig = "config"
+	CauseConfig = publish.CauseConfig
 	// CauseRecord: a record can't be converted or published.
-	CauseRecord = "record"
+	CauseRecord = publish.CauseRecord
 	// CauseTopic: a topic doesn't exist or isn't allowed.
-	CauseTopic = "topic"
+	CauseTopic = publish.CauseTopic
 	// CauseFenced: another producer has the id, or the transaction expired; Kafka says the same of both.
-	CauseFenced = "fenced"
+	CauseFenced = publish.CauseFenced
 	// CauseExpired: a transaction was open for too long. The next attempt takes smaller ones.
-	CauseExpired = "expired"
+	CauseExpired = publish.CauseExpired
 	// CauseHost: this host can't run the plugin, or has no room; another one may.
 	CauseHost = "host"
 	// CauseUnproven: there is no leader, and no transaction succeeds.
