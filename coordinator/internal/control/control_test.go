@@ -55,10 +55,12 @@ type bed struct {
 	core   *loop.Loop
 	leader string
 	absent string
+	offer  *runnerv1.Offer
 
 	mu      sync.Mutex
 	answers func(*runnerv1.SessionResponse) (*runnerv1.SessionRequest, error)
 	asked   []*runnerv1.SessionResponse
+	askedOf []state.SessionID
 	refused map[string]error // rights on ids
 
 	// state is what the leader begins with, where it isn't empty.
@@ -69,11 +71,11 @@ type bed struct {
 	end          func() // of the loop
 }
 
-func (b *bed) Ask(_ context.Context, _ state.SessionID, question func(uint64) *runnerv1.SessionResponse) (*runnerv1.SessionRequest, error) {
+func (b *bed) Ask(_ context.Context, of state.SessionID, question func(uint64) *runnerv1.SessionResponse) (*runnerv1.SessionRequest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := question(1)
-	b.asked = append(b.asked, q)
+	b.asked, b.askedOf = append(b.asked, q), append(b.askedOf, of)
 	if b.answers == nil {
 		return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_ValidateAnswer{ValidateAnswer: &runnerv1.ValidateAnswer{}}}, nil
 	}
@@ -112,13 +114,19 @@ func (b *bed) lead(t *testing.T, types ...string) {
 		for _, name := range types {
 			plugin.Description.Types = append(plugin.Description.Types, &pluginv1.ConnectorType{Name: name})
 		}
-		offer := &runnerv1.Offer{Plugins: []*runnerv1.PluginInfo{plugin}, Broken: []*runnerv1.BrokenPlugin{{Path: "/plugins/bad", Error: "no run bit"}}}
-		hello := &runnerv1.Hello{Name: "r", ProcessId: "x", LevelMin: 1, LevelMax: 1, Offer: offer, Host: "host", Version: "v"}
-		if err := b.core.Submit(t.Context(), state.SessionOpened{Session: 1, Hello: hello}); err != nil {
-			t.Fatal(err)
-		}
+		b.offer = &runnerv1.Offer{Plugins: []*runnerv1.PluginInfo{plugin}, Broken: []*runnerv1.BrokenPlugin{{Path: "/plugins/bad", Error: "no run bit"}}}
+		b.join(t, "r", 1)
 	}
 	b.Lead(&control.Leader{Core: b.core, Runners: b, Rights: b, Roster: b, Transactions: b.transactions})
+}
+
+// join lets a runner come that offers the same as the first one.
+func (b *bed) join(t *testing.T, name string, session state.SessionID) {
+	t.Helper()
+	hello := &runnerv1.Hello{Name: name, ProcessId: "x", LevelMin: 1, LevelMax: 1, Offer: b.offer, Host: "host", Version: "v"}
+	if err := b.core.Submit(t.Context(), state.SessionOpened{Session: session, Hello: hello}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func detail(t *testing.T, err error, code codes.Code) *controlv1.ErrorDetail {
@@ -183,6 +191,43 @@ func TestWhoeverDoesNotLeadNamesTheLeader(t *testing.T) {
 	cluster, err := b.GetCluster(t.Context(), &controlv1.GetClusterRequest{})
 	if err != nil || cluster.GetLeader() != "" || cluster.GetLeading() {
 		t.Errorf("%v, %v", cluster, err)
+	}
+}
+
+// TestAnotherRunnerIsAskedWhereAHostIsAtFault: a host that can't start the plugin says nothing of the configuration, unless no other fits.
+func TestAnotherRunnerIsAskedWhereAHostIsAtFault(t *testing.T) {
+	b := newBed(t)
+	b.lead(t, "file")
+	b.join(t, "s", 2)
+	well := 2
+	b.answers = func(*runnerv1.SessionResponse) (*runnerv1.SessionRequest, error) {
+		answer := &runnerv1.ValidateAnswer{}
+		if len(b.askedOf) < well {
+			answer.Host, answer.Problems = true, []*pluginv1.Problem{{Key: "connector.class", Message: "no room for another process"}}
+		}
+		return &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_ValidateAnswer{ValidateAnswer: answer}}, nil
+	}
+	ask := func() []string {
+		t.Helper()
+		b.askedOf = nil
+		got, err := b.ValidateConnector(t.Context(), &controlv1.ValidateConnectorRequest{Name: "a", Config: file()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys(got.GetProblems())
+	}
+	if problems := ask(); len(problems) != 0 || !slices.Equal(b.askedOf, []state.SessionID{1, 2}) {
+		t.Errorf("runners %v were asked: %v", b.askedOf, problems)
+	}
+	well = 100
+	if problems := ask(); !slices.Equal(problems, []string{"connector.class"}) || !slices.Equal(b.askedOf, []state.SessionID{1, 2}) {
+		t.Errorf("runners %v were asked: %v", b.askedOf, problems)
+	}
+	for session := range state.SessionID(20) {
+		b.join(t, fmt.Sprintf("t%d", session), 3+session)
+	}
+	if ask(); len(b.askedOf) != 5 {
+		t.Errorf("runners %v were asked", b.askedOf)
 	}
 }
 

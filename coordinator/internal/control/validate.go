@@ -60,7 +60,7 @@ func (s *Server) validate(ctx context.Context, name string, config map[string]st
 	}
 	problems = append(problems, found...)
 	if session != 0 {
-		answered, err := s.askPlugin(ctx, session, name, config)
+		answered, err := s.askPlugins(ctx, session, name, config)
 		if err != nil {
 			return nil, err
 		}
@@ -83,8 +83,32 @@ func checkName(name string, config map[string]string) []*pluginv1.Problem {
 	return problems
 }
 
-// choose finds a runner to ask and the problems of the keys that choosing reads. Where those keys are wrong, a runner is chosen without them, so that it can find the other problems at the same time.
-func (s *Server) choose(ctx context.Context, config map[string]string) (session state.SessionID, problems []*pluginv1.Problem, err error) {
+// mostAsked bounds the runners that are asked the same in turn.
+const mostAsked = 5
+
+// askPlugins asks a runner, and another one where that one's host can't run the plugin. Where no other fits, what the last one said is the answer.
+func (s *Server) askPlugins(ctx context.Context, session state.SessionID, name string, config map[string]string) ([]*pluginv1.Problem, error) {
+	for asked := []state.SessionID(nil); ; {
+		answer, err := s.askPlugin(ctx, session, name, config)
+		if err != nil {
+			return nil, err
+		}
+		asked = append(asked, session)
+		if !answer.GetHost() || len(asked) == mostAsked {
+			return answer.GetProblems(), nil
+		}
+		if session, _, err = s.choose(ctx, config, asked...); err != nil {
+			return nil, err
+		}
+		if session == 0 || slices.Contains(asked, session) {
+			return answer.GetProblems(), nil
+		}
+	}
+}
+
+// choose finds a runner to ask and the problems of the keys that choosing reads. Where those keys are wrong, a runner is chosen without them, so that it can find the other problems at the same time. One that has failed to answer
+// is chosen only where no other fits.
+func (s *Server) choose(ctx context.Context, config map[string]string, failed ...state.SessionID) (session state.SessionID, problems []*pluginv1.Problem, err error) {
 	if err := s.awaitRunners(ctx); err != nil {
 		return 0, nil, err
 	}
@@ -94,14 +118,14 @@ func (s *Server) choose(ctx context.Context, config map[string]string) (session 
 			connected = connected || r.Session != 0
 		}
 		var refused *state.Error
-		_, session, refused = st.Choose(config)
+		_, session, refused = st.Choose(config, failed...)
 		if refused != nil && len(refused.Problems) > 0 {
 			problems = refused.Problems
 			config = without(config, problems)
 			if config[keyClass] == "" {
 				return // Nothing says which plugin to ask.
 			}
-			_, session, refused = st.Choose(config)
+			_, session, refused = st.Choose(config, failed...)
 		}
 		if refused != nil && len(refused.Problems) == 0 {
 			problems = append(problems, unfit(config, refused.Text, st.Plugins()))
@@ -163,7 +187,7 @@ func nearest(class string, types []string) string {
 	return "no runner offers any connector type: check the runners' plugin-path"
 }
 
-func (s *Server) askPlugin(ctx context.Context, session state.SessionID, name string, config map[string]string) ([]*pluginv1.Problem, error) {
+func (s *Server) askPlugin(ctx context.Context, session state.SessionID, name string, config map[string]string) (*runnerv1.ValidateAnswer, error) {
 	message, err := s.ask(ctx, session, func(id uint64) *runnerv1.SessionResponse {
 		return &runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Validate{Validate: &runnerv1.Validate{RequestId: id, Connector: name, Config: config}}}
 	})
@@ -177,7 +201,7 @@ func (s *Server) askPlugin(ctx context.Context, session state.SessionID, name st
 	if answer.GetError() != "" {
 		return nil, notValidated(answer.GetError())
 	}
-	return answer.GetProblems(), nil
+	return answer, nil
 }
 
 // merge adds problems of keys that have none yet: the runner checks again what the core has checked.

@@ -220,6 +220,8 @@ func (s *State) restart(id uint64, c *connector, op Restart) {
 	}
 	if op.Task == nil {
 		c.retry = time.Time{}
+		delete(c.pauses, planWork)
+		delete(c.faults, planWork)
 		if c.planner.stuck {
 			s.stopPlan(c)
 		}
@@ -235,8 +237,8 @@ func (s *State) restartTask(c *connector, task uint32, onlyFailed bool) int {
 		return 0
 	}
 	delete(c.failed, task)
-	delete(c.pauses, task)
-	delete(c.faults, task)
+	delete(c.pauses, taskWork(task))
+	delete(c.faults, taskWork(task))
 	if l := c.leases[task]; l != nil {
 		l.free = true
 		s.revoke(l, !failed, "the task is restarted")

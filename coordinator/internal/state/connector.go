@@ -47,8 +47,8 @@ type connector struct {
 	statuses map[uint32]*status
 	errors   map[uint32]LastError // of tasks, also of those that have got over it
 	failed   map[uint32]string    // tasks that wait for a person without holding a lease, and why
-	pauses   map[uint32]pause     // tasks that gave their lease back unasked
-	faults   map[uint32][]*fault  // of the hosts that tasks were given back from
+	pauses   map[work]pause       // of what was given back unasked
+	faults   map[work][]*fault    // of the hosts that it was given back from
 	last     map[uint32]string    // the runner that had the task last
 	moved    map[uint32]time.Time // when the task was last moved for balance
 	waits    []wait
@@ -60,13 +60,6 @@ type connector struct {
 	retry    time.Time // when it is tried again
 	quiet    time.Time // when no plain producer can write any more, see nameRecord.PlainMs
 	planner  plannerState
-}
-
-// pause keeps a task from being granted for a while.
-type pause struct {
-	until time.Time
-	// host says that a host was at fault: another runner gets the task at once.
-	host bool
 }
 
 // wait is an operation that is answered when the connector's tasks can't write any more.
@@ -128,7 +121,7 @@ func (s *State) named(name string) *connector {
 	if c == nil {
 		c = &connector{
 			name: name, leases: map[uint32]*lease{}, decisions: map[uint32]*idRecord{}, notes: map[uint32]*HealNote{}, healing: map[uint32]*healing{}, stuck: map[Hang]struct{}{}, claimed: map[string]*claimRecord{},
-			statuses: map[uint32]*status{}, errors: map[uint32]LastError{}, failed: map[uint32]string{}, pauses: map[uint32]pause{}, faults: map[uint32][]*fault{}, last: map[uint32]string{},
+			statuses: map[uint32]*status{}, errors: map[uint32]LastError{}, failed: map[uint32]string{}, pauses: map[work]pause{}, faults: map[work][]*fault{}, last: map[uint32]string{},
 			moved: map[uint32]time.Time{},
 		}
 		s.connectors[name] = c

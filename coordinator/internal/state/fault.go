@@ -5,19 +5,41 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/fencepost-io/fencepost/coordinator/internal/assign"
 )
 
-// What a host's fault costs. A task that a runner gives back because of its own host goes to another runner at once, and not to this one again for a while, unless no other fits: then it goes back after a pause.
+// What a host's fault costs. Work that a runner gives back because of its own host goes to another runner at once, and not to this one again for a while, unless no other fits: then it goes back after a pause.
 const (
 	firstAvoidance   = 5 * time.Minute
 	longestAvoidance = 30 * time.Minute
 	firstHostPause   = 5 * time.Second
 	longestHostPause = 5 * time.Minute
-	// mostFaults bounds what is remembered of a task's hosts.
+	// mostFaults bounds what is remembered of the hosts of one piece of work.
 	mostFaults = 20
 )
 
-// fault is what is remembered of a runner that gave a task back for its host's sake. It belongs to one process of that runner: whoever starts a runner again has seen to the host. Another leader begins without.
+// unaskedWait is how long work that was given back unasked waits until it is given away again, so that a runner that can't do it doesn't make a busy loop of it.
+const unaskedWait = time.Second
+
+// work is what a runner is given of a connector: a task, or the plan.
+type work struct {
+	plan bool
+	task uint32
+}
+
+var planWork = work{plan: true}
+
+func taskWork(task uint32) work { return work{task: task} }
+
+// pause keeps work from being given away for a while.
+type pause struct {
+	until time.Time
+	// host says that a host was at fault: another runner gets the work at once.
+	host bool
+}
+
+// fault is what is remembered of a runner that gave work back for its host's sake. It belongs to one process of that runner: whoever starts a runner again has seen to the host. Another leader begins without.
 type fault struct {
 	runner, process string
 	reason          string
@@ -27,10 +49,31 @@ type fault struct {
 	lasts time.Duration
 }
 
-// blame notes that a runner's host was at fault, and says how long the task waits where no other runner fits.
-func (s *State) blame(c *connector, task uint32, r *runner, reason string) time.Duration {
-	s.forgive(c, task)
-	faults := c.faults[task]
+// givenBack lets work wait that a runner gave back unasked.
+func (s *State) givenBack(c *connector, w work, r *runner, host bool, reason string) {
+	wait := pause{until: s.now.Add(unaskedWait)}
+	if host {
+		wait = pause{until: s.now.Add(s.blame(c, w, r, reason)), host: true}
+	}
+	c.pauses[w] = wait
+	s.wakeAt(wait.until)
+}
+
+// waits says that work isn't to be given to anybody yet: it pauses, and not for the sake of a host that another runner can do without.
+func (s *State) waits(c *connector, w work, takers []assign.Runner) bool {
+	p := c.pauses[w]
+	return s.now.Before(p.until) && (!p.host || !s.fitsElsewhere(c, w, takers))
+}
+
+// fitsElsewhere says that work fits on a runner that it isn't to be kept from.
+func (s *State) fitsElsewhere(c *connector, w work, takers []assign.Runner) bool {
+	return assign.Fits(c.need(), s.avoided(c, w), takers)
+}
+
+// blame notes that a runner's host was at fault, and says how long the work waits where no other runner fits.
+func (s *State) blame(c *connector, w work, r *runner, reason string) time.Duration {
+	s.forgive(c, w)
+	faults := c.faults[w]
 	at := slices.IndexFunc(faults, func(f *fault) bool { return f.runner == r.name && f.process == r.process })
 	if at < 0 {
 		at = len(faults)
@@ -45,7 +88,7 @@ func (s *State) blame(c *connector, task uint32, r *runner, reason string) time.
 		oldest := slices.IndexFunc(faults, func(o *fault) bool { return o == slices.MinFunc(faults, earlier) })
 		faults = slices.Delete(faults, oldest, oldest+1)
 	}
-	c.faults[task] = faults
+	c.faults[w] = faults
 	return pauseAfter(f.times)
 }
 
@@ -61,22 +104,22 @@ func pauseAfter(times int) time.Duration {
 }
 
 // forgive forgets faults that are long over, and those of processes that are gone.
-func (s *State) forgive(c *connector, task uint32) {
-	kept := slices.DeleteFunc(c.faults[task], func(f *fault) bool {
+func (s *State) forgive(c *connector, w work) {
+	kept := slices.DeleteFunc(c.faults[w], func(f *fault) bool {
 		r := s.runners[f.runner]
 		return r != nil && r.process != f.process || !s.now.Before(f.until.Add(f.lasts))
 	})
 	if len(kept) == 0 {
-		delete(c.faults, task)
+		delete(c.faults, w)
 	} else {
-		c.faults[task] = kept
+		c.faults[w] = kept
 	}
 }
 
-// avoided names the runners that a task is to be kept from.
-func (s *State) avoided(c *connector, task uint32) map[string]bool {
+// avoided names the runners that work is to be kept from.
+func (s *State) avoided(c *connector, w work) map[string]bool {
 	var avoided map[string]bool
-	for _, f := range c.faults[task] {
+	for _, f := range c.faults[w] {
 		r := s.runners[f.runner]
 		if s.now.Before(f.until) && (r == nil || r.process == f.process) {
 			if avoided == nil {
@@ -88,15 +131,15 @@ func (s *State) avoided(c *connector, task uint32) map[string]bool {
 	return avoided
 }
 
-// hostTrouble says, for people, why a task that nobody has isn't placed: the last fault of a host. Empty where there is none.
-func (s *State) hostTrouble(c *connector, task uint32) string {
-	faults := c.faults[task]
+// hostTrouble says, for people, why work that nobody has isn't placed: the last fault of a host. Empty where there is none.
+func (s *State) hostTrouble(c *connector, w work) string {
+	faults := c.faults[w]
 	if len(faults) == 0 {
 		return ""
 	}
 	f := slices.MaxFunc(faults, func(a, b *fault) int { return cmp.Or(a.until.Compare(b.until), cmp.Compare(a.runner, b.runner)) })
 	text := fmt.Sprintf("runner %s gave it back, %s: %s", f.runner, countTimes(f.times), f.reason)
-	if c.pauses[task].host {
+	if c.pauses[w].host {
 		text += "; no other runner can have it, so it is tried there again"
 	}
 	return text

@@ -15,13 +15,13 @@ func TestAHostIsTrustedAgainAfterAWhileThatDoubles(t *testing.T) {
 	fails := func(want time.Duration) {
 		t.Helper()
 		m.state.now = m.now
-		m.state.blame(c, 0, held, "the disk is full")
+		m.state.blame(c, taskWork(0), held, "the disk is full")
 		for _, at := range []struct {
 			after time.Duration
 			want  bool
 		}{{want - time.Second, true}, {want, false}} {
 			m.state.now = m.now.Add(at.after)
-			if got := m.state.avoided(c, 0)[r.name]; got != at.want {
+			if got := m.state.avoided(c, taskWork(0))[r.name]; got != at.want {
 				t.Errorf("avoided %s after the fault: %v", at.after, got)
 			}
 		}
@@ -44,14 +44,14 @@ func TestFaultsOfHostsAreBounded(t *testing.T) {
 	c := m.state.connectors["c"]
 	var last time.Duration
 	for times := range 100 {
-		last = m.state.blame(c, 0, m.state.runners["r"], "the disk is full")
+		last = m.state.blame(c, taskWork(0), m.state.runners["r"], "the disk is full")
 		if times == 0 && last != firstHostPause {
 			t.Errorf("the first pause is %s", last)
 		}
-		m.state.blame(c, 0, &runner{name: string(rune('A' + times)), process: "p"}, "the disk is full")
+		m.state.blame(c, taskWork(0), &runner{name: string(rune('A' + times)), process: "p"}, "the disk is full")
 	}
-	if last != longestHostPause || len(c.faults[0]) != mostFaults {
-		t.Errorf("the pause is %s, %d hosts are remembered", last, len(c.faults[0]))
+	if last != longestHostPause || len(c.faults[taskWork(0)]) != mostFaults {
+		t.Errorf("the pause is %s, %d hosts are remembered", last, len(c.faults[taskWork(0)]))
 	}
 }
 

@@ -50,9 +50,6 @@ type lease struct {
 	free bool
 }
 
-// unaskedWait is how long a task that was given back unasked waits for the next grant, so that a runner that can't run it doesn't make a busy loop of it.
-const unaskedWait = time.Second
-
 // hold counts a lease among those of its runner.
 func (s *State) hold(l *lease) {
 	if s.held[l.Runner] == nil {

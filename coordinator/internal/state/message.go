@@ -174,12 +174,7 @@ func (s *State) taskEnded(r *runner, m *runnerv1.TaskEnded) {
 	c := s.connectors[lease.Connector]
 	if l.State == leaseHeld && !l.Alter {
 		s.happen(c, "task %d given back by %s: %s", l.Task, r.name, m.GetReason())
-		wait := pause{until: s.now.Add(unaskedWait)}
-		if m.GetHost() {
-			wait = pause{until: s.now.Add(s.blame(c, l.Task, r, m.GetReason())), host: true}
-		}
-		c.pauses[l.Task] = wait
-		s.wakeAt(wait.until)
+		s.givenBack(c, taskWork(l.Task), r, m.GetHost(), m.GetReason())
 	}
 	if m.GetClean() {
 		s.end(c, l)

@@ -88,7 +88,7 @@ func (s *State) warmedUp(r *runner, m *runnerv1.WarmedUp) {
 		}
 		c := s.connectors[ref.connector]
 		s.happen(c, "task %d stays on %s: runner %s can't take it: %s", ref.task, v.from, r.name, m.GetError())
-		s.blame(c, ref.task, r, m.GetError())
+		s.blame(c, taskWork(ref.task), r, m.GetError())
 		delete(s.moves, ref)
 		s.shift()
 		return
@@ -187,11 +187,10 @@ func (s *State) readyFor(c *connector, task uint32) string {
 // elsewhere finds who is to have a task that a runner gives up; nil where it fits on no other.
 func (s *State) elsewhere(c *connector, task uint32) *runner {
 	takers := s.takersFor(c)
-	avoid := s.avoided(c, task)
-	if !assign.Fits(c.need(), avoid, takers) {
+	if !s.fitsElsewhere(c, taskWork(task), takers) {
 		return nil
 	}
-	placed := assign.Place(c.need(), []assign.Task{{Avoid: avoid}}, takers)
+	placed := assign.Place(c.need(), []assign.Task{{Avoid: s.avoided(c, taskWork(task))}}, takers)
 	return s.runners[placed[0]]
 }
 
@@ -355,7 +354,7 @@ func (s *State) groups() []assign.Group {
 			if l.State == leaseLost {
 				continue
 			}
-			g.Tasks = append(g.Tasks, assign.Holding{Task: task, Runner: l.Runner, Still: !s.mayMove(c, l), Avoid: s.avoided(c, task)})
+			g.Tasks = append(g.Tasks, assign.Holding{Task: task, Runner: l.Runner, Still: !s.mayMove(c, l), Avoid: s.avoided(c, taskWork(task))})
 		}
 		groups = append(groups, g)
 	}

@@ -75,25 +75,34 @@ func (s *State) place(c *connector) {
 	var tasks []uint32
 	var wants []assign.Task
 	for _, task := range open {
-		want := assign.Task{Previous: c.last[task], Ready: s.readyFor(c, task), Avoid: s.avoided(c, task)}
-		if p := c.pauses[task]; s.now.Before(p.until) && (!p.host || !assign.Fits(need, want.Avoid, takers)) {
+		want := assign.Task{Previous: c.last[task], Ready: s.readyFor(c, task), Avoid: s.avoided(c, taskWork(task))}
+		if s.waits(c, taskWork(task), takers) {
 			continue
 		}
 		tasks, wants = append(tasks, task), append(wants, want)
 	}
 	for i, name := range assign.Place(need, wants, takers) {
-		delete(c.pauses, tasks[i])
+		delete(c.pauses, taskWork(tasks[i]))
 		s.grant(c, tasks[i], s.runners[name])
 	}
 }
 
-// leastPlans finds the runner that gets a plan; nil where none can have it.
-func (s *State) leastPlans(c *connector) *runner {
+// planTakers is takers with how many plans each has.
+func (s *State) planTakers() []assign.Runner {
 	takers := s.takers()
 	for i := range takers {
 		takers[i].Load = s.plans[takers[i].Name]
 	}
-	if placed := assign.Place(c.need(), make([]assign.Task, 1), takers); placed != nil {
+	return takers
+}
+
+// leastPlans finds the runner that gets a plan; nil where none can have it yet.
+func (s *State) leastPlans(c *connector) *runner {
+	takers := s.planTakers()
+	if s.waits(c, planWork, takers) {
+		return nil
+	}
+	if placed := assign.Place(c.need(), []assign.Task{{Avoid: s.avoided(c, planWork)}}, takers); placed != nil {
 		return s.runners[placed[0]]
 	}
 	return nil
@@ -116,6 +125,8 @@ func (s *State) choose(c *connector) {
 	}
 	if c.Plugin.Name != "" {
 		s.stopPlan(c)
+		clear(c.pauses) // what hosts couldn't do was with the other one
+		clear(c.faults)
 		s.happen(c, "plugin %s %s isn't offered any more: %s %s from now on", c.Plugin.Name, c.Plugin.Version, plugin.Name, plugin.Version)
 	}
 	c.Plugin = plugin
@@ -128,8 +139,9 @@ func (s *State) pick(of settings) (Plugin, bool) {
 	return Plugin{Name: found.Name, Version: found.Version, SHA256: of.need.SHA256, Type: of.need.Type}, ok
 }
 
-// Choose picks the plugin for a configuration and a connected runner that has it, so that it can be asked to validate or to read offsets. The error is what a user is to be told.
-func (s *State) Choose(config map[string]string) (Plugin, SessionID, *Error) {
+// Choose picks the plugin for a configuration and a connected runner that has it, so that it can be asked to validate or to read offsets: one whose host has failed to answer only where no other fits. The error is what a user
+// is to be told.
+func (s *State) Choose(config map[string]string, failed ...SessionID) (Plugin, SessionID, *Error) {
 	of, problems := parse(config)
 	if len(problems) > 0 {
 		return Plugin{}, 0, invalid(problems)
@@ -141,7 +153,13 @@ func (s *State) Choose(config map[string]string) (Plugin, SessionID, *Error) {
 	}
 	need := of.need
 	need.Plugin, need.Version = plugin.Name, plugin.Version
-	placed := assign.Place(need, make([]assign.Task, 1), takers)
+	avoid := map[string]bool{}
+	for _, session := range failed {
+		if r := s.sessions[session]; r != nil {
+			avoid[r.name] = true
+		}
+	}
+	placed := assign.Place(need, []assign.Task{{Avoid: avoid}}, takers)
 	if placed == nil {
 		return plugin, 0, &Error{Code: CodeRefused, Text: assign.Why(need, takers)}
 	}

@@ -24,7 +24,7 @@ func (s *State) plan(c *connector) {
 	if c.Planner != "" && s.due(c.planner.gone) {
 		s.dropPlanner(c)
 	}
-	if r := s.runners[c.Planner]; !c.runs() || r != nil && r.process == c.PlannerProcess && r.draining && (r.leaving || s.leastPlans(c) != nil) {
+	if r := s.runners[c.Planner]; !c.runs() || r != nil && r.process == c.PlannerProcess && r.draining && (r.leaving || s.fitsElsewhere(c, planWork, s.planTakers())) {
 		s.stopPlan(c)
 	}
 	if !c.runs() || c.Planner != "" || c.Plugin.Name == "" {
@@ -37,6 +37,7 @@ func (s *State) plan(c *connector) {
 	c.PlanEpoch++ // I6: persisted with this step
 	c.Planner, c.PlannerProcess = r.name, r.process
 	c.planner = plannerState{}
+	delete(c.pauses, planWork)
 	s.plans[r.name]++
 	s.putName(c)
 	s.putConnector(c)
@@ -118,6 +119,12 @@ func (s *State) planResult(r *runner, m *runnerv1.PlanResult) {
 	c := s.connectors[m.GetPlan().GetConnector()]
 	if c == nil || !c.plannedBy(r, m.GetPlan()) {
 		s.sendStopPlan(r.session, m.GetPlan()) // an older plan epoch, or a plan of an earlier life (I6)
+		return
+	}
+	if m.GetTaskSet() == nil && m.GetHost() {
+		s.happen(c, "plan given back by %s: %s", r.name, m.GetError())
+		s.givenBack(c, planWork, r, true, m.GetError())
+		s.stopPlan(c)
 		return
 	}
 	if m.GetTaskSet() == nil {

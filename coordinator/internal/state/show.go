@@ -107,8 +107,8 @@ func (s *State) stateOf(c *connector, task uint32, v *TaskView) {
 			v.State = taskPaused
 		case l != nil && l.refused:
 			v.Error, v.Cause, v.RetryAt = "fencing failed: "+c.refusal, "fenced", c.retry
-		case s.hostTrouble(c, task) != "":
-			v.Error, v.Cause, v.RetryAt = s.hostTrouble(c, task), "host", c.pauses[task].until
+		case s.hostTrouble(c, taskWork(task)) != "":
+			v.Error, v.Cause, v.RetryAt = s.hostTrouble(c, taskWork(task)), "host", c.pauses[taskWork(task)].until
 		}
 		return
 	}
@@ -175,7 +175,18 @@ func (s *State) planning(c *connector) (state, message string) {
 			return taskUnassigned, why
 		}
 	}
-	return connectorPlanning, c.planner.trouble
+	return connectorPlanning, s.planTrouble(c)
+}
+
+// planTrouble says, for people, what is wrong with the plan; empty where nothing is known to be.
+func (s *State) planTrouble(c *connector) string {
+	if c.Planner != "" {
+		return c.planner.trouble
+	}
+	if text := s.hostTrouble(c, planWork); text != "" {
+		return "plan: " + text
+	}
+	return ""
 }
 
 // sum makes one state of those of the tasks.
@@ -203,9 +214,9 @@ func (s *State) sum(c *connector, tasks []TaskView) (state, message string) {
 	case count[taskFailed]+count[taskRetrying] > 0:
 		return connectorDegraded, message
 	case count[taskRunning] == n:
-		return taskRunning, cmp.Or(c.planner.trouble, assign.Remark(c.need(), s.takers()))
+		return taskRunning, cmp.Or(s.planTrouble(c), assign.Remark(c.need(), s.takers()))
 	}
-	return taskStarting, c.planner.trouble
+	return taskStarting, s.planTrouble(c)
 }
 
 // mostErrorBytes bounds an error text of a runner.
@@ -263,7 +274,7 @@ func (s *State) Runners(now time.Time) []RunnerView {
 		v.Stopping = r.leaving
 		for _, l := range r.stuck {
 			c := s.connectors[l.Connector]
-			v.Stuck = append(v.Stuck, StuckTask{Lease: l, Reason: cmp.Or(assign.Why(c.need(), s.takers()), s.hostTrouble(c, l.Task))})
+			v.Stuck = append(v.Stuck, StuckTask{Lease: l, Reason: cmp.Or(assign.Why(c.need(), s.takers()), s.hostTrouble(c, taskWork(l.Task)))})
 		}
 		views[name] = v
 	}

@@ -240,9 +240,9 @@ func (s *State) tick() {
 			c.retry = time.Time{}
 			s.touch(c)
 		}
-		for task, p := range c.pauses {
+		for w, p := range c.pauses {
 			if s.due(p.until) {
-				delete(c.pauses, task)
+				delete(c.pauses, w)
 				s.touch(c)
 			}
 		}

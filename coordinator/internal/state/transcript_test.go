@@ -23,7 +23,8 @@ import (
 //	disconnect NAME                          its session ends
 //	create|apply NAME [key=value …]          connector.class is file unless set
 //	delete|pause|resume|stop|restart NAME [task=N] [failed]
-//	plan RUNNER CONNECTOR                    a task set, one claim a line; without lines a failure
+//	plan RUNNER CONNECTOR [failed|host] [reason=…]
+//	                                         a task set, one claim a line; without lines a failure
 //	prepare|confirm|look|heartbeat|ended|status|topics|claim RUNNER TASK …
 //	                                         messages; generation=, epoch=, incarnation=, term= change the lease or the term
 //	alter NAME, deliver NAME GUARANTEE       a change of offsets, of the delivery
@@ -288,7 +289,8 @@ func (m *sim) cmdPlan(t *testing.T, d *datadriven.TestData) []Effect {
 	}
 	result := &runnerv1.PlanResult{Plan: ref}
 	if d.Input == "" {
-		result.Error, result.Failed = "the source isn't there", d.HasArg("failed")
+		result.Error, result.Failed, result.Host = argOr(d, "reason", "the source isn't there"), d.HasArg("failed"), d.HasArg("host")
+		result.Error = strings.ReplaceAll(result.Error, "_", " ")
 	} else {
 		result.TaskSet = &pluginv1.TaskSet{Version: 1}
 		for line := range strings.SplitSeq(d.Input, "\n") {

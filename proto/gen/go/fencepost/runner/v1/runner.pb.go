@@ -3032,7 +3032,9 @@ type PlanResult struct {
 	// Where set, why it failed. The runner tries again by itself where that makes sense.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Whether the runner has given up.
-	Failed        bool `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed bool `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	// What went wrong is this host's affair, as in TaskEnded: where another runner fits, it is to have the plan. The runner goes on trying until it is told to let the plan go, since an older leader doesn't know this.
+	Host          bool `protobuf:"varint,5,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3091,6 +3093,13 @@ func (x *PlanResult) GetError() string {
 func (x *PlanResult) GetFailed() bool {
 	if x != nil {
 		return x.Failed
+	}
+	return false
+}
+
+func (x *PlanResult) GetHost() bool {
+	if x != nil {
+		return x.Host
 	}
 	return false
 }
@@ -3231,7 +3240,9 @@ type ValidateAnswer struct {
 	// The problems.
 	Problems []*v1.Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Where set, validation could not be done.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The plugin can't be asked on this host, as in TaskEnded: where another runner fits, it is to be asked. The problems say why, for where none does.
+	Host          bool `protobuf:"varint,4,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3285,6 +3296,13 @@ func (x *ValidateAnswer) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *ValidateAnswer) GetHost() bool {
+	if x != nil {
+		return x.Host
+	}
+	return false
 }
 
 // ReadOffsets asks a runner for a connector's stored offsets.
@@ -4040,13 +4058,14 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"<\n" +
 	"\bStopPlan\x120\n" +
-	"\x04plan\x18\x01 \x01(\v2\x1c.fencepost.runner.v1.PlanRefR\x04plan\"\xa5\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x1c.fencepost.runner.v1.PlanRefR\x04plan\"\xb9\x01\n" +
 	"\n" +
 	"PlanResult\x120\n" +
 	"\x04plan\x18\x01 \x01(\v2\x1c.fencepost.runner.v1.PlanRefR\x04plan\x127\n" +
 	"\btask_set\x18\x02 \x01(\v2\x1c.fencepost.plugin.v1.TaskSetR\ataskSet\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06failed\x18\x04 \x01(\bR\x06failed\"t\n" +
+	"\x06failed\x18\x04 \x01(\bR\x06failed\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\bR\x04host\"t\n" +
 	"\x0eTaskSetRefused\x120\n" +
 	"\x04plan\x18\x01 \x01(\v2\x1c.fencepost.runner.v1.PlanRefR\x04plan\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -4058,12 +4077,13 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\x06config\x18\x03 \x03(\v2).fencepost.runner.v1.Validate.ConfigEntryR\x06config\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x01\n" +
 	"\x0eValidateAnswer\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x128\n" +
 	"\bproblems\x18\x02 \x03(\v2\x1c.fencepost.plugin.v1.ProblemR\bproblems\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xf0\x01\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x12\n" +
+	"\x04host\x18\x04 \x01(\bR\x04host\"\xf0\x01\n" +
 	"\vReadOffsets\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x1c\n" +
