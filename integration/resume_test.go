@@ -206,14 +206,7 @@ func TestTaskMovesWhereItsHostCanNotRunIt(t *testing.T) {
 	bed.Create("numbers", load.config())
 	bed.AwaitState(time.Minute, "numbers", "RUNNING")
 	bed.StartRunner("second", nil)
-	var usual unix.Rlimit
-	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, nil, &usual); err != nil {
-		t.Fatal(err)
-	}
-	none := unix.Rlimit{Cur: 8, Max: usual.Max} // what is open stays open
-	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, &none, nil); err != nil {
-		t.Fatal(err)
-	}
+	tidy := withoutOpenFiles(t, first)
 	running, err := process.Below(bed.Plugins)
 	if err != nil || len(running) == 0 {
 		t.Fatalf("plugin processes %v: %v", running, err)
@@ -233,8 +226,50 @@ func TestTaskMovesWhereItsHostCanNotRunIt(t *testing.T) {
 	}
 	load.arrived(t, bed.Bootstrap)
 	load.exact(t, bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers")
-	if err := unix.Prlimit(first.PID(), unix.RLIMIT_NOFILE, &usual, nil); err != nil { // It needs some to tidy up.
+	tidy()
+	bed.StopAll()
+}
+
+// withoutOpenFiles takes a process the right to open files; what is open stays open. The result gives it back, since it needs some to tidy up.
+func withoutOpenFiles(t *testing.T, p *process.Process) (undo func()) {
+	t.Helper()
+	var usual unix.Rlimit
+	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, nil, &usual); err != nil {
 		t.Fatal(err)
 	}
+	none := unix.Rlimit{Cur: 8, Max: usual.Max}
+	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &none, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &usual, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPlanMovesWhereItsHostCanNotRunIt: a connector can be created, planned and run although the runner that comes first can't start its plugin; nobody has to do anything.
+func TestPlanMovesWhereItsHostCanNotRunIt(t *testing.T) {
+	bed := harness.New(t, "planhost", harness.Kfake(t))
+	load := numbers{topic: "planhost.numbers", count: 1000, partitions: 1, tasks: 1, transaction: 100}
+	harness.CreateTopic(t, bed.Bootstrap, load.topic, 1)
+	bed.StartCoordinator()
+	first := bed.StartRunner("first", nil)
+	bed.StartRunner("second", nil)
+	tidy := withoutOpenFiles(t, first)
+	bed.Create("numbers", load.config()) // asks a runner whether the configuration is right
+	harness.Wait(t, time.Minute, "the second runner has plan and task", func(ctx context.Context) error {
+		c, err := bed.Connector(ctx, "numbers")
+		if err == nil && (len(c.GetTasks()) != 1 || c.GetTasks()[0].GetRunner() != "second" || c.GetTasks()[0].GetState() != "RUNNING") {
+			err = fmt.Errorf("%s %v", c.GetMessage(), c.GetTasks())
+		}
+		return err
+	})
+	if said := describe(bed, "numbers"); !strings.Contains(said, "plan given back by first") || !strings.Contains(said, "open files") {
+		t.Errorf("describe doesn't say why:\n%s", said)
+	}
+	load.arrived(t, bed.Bootstrap)
+	load.exact(t, bed.Bootstrap, offsetsTopic(bed, "numbers"), "numbers")
+	tidy()
 	bed.StopAll()
 }

@@ -243,7 +243,7 @@ func Validate(ctx context.Context, cfg Config, name string, config map[string]st
 	defer v.Close()
 	found, broken := p.all()
 	v.SetPlugins(toSupervisor(found))
-	problems, err := v.Validate(ctx, name, config)
+	problems, _, err := v.Validate(ctx, name, config)
 	return append(problems, brokenProblems(config, problems, broken)...), err
 }
 

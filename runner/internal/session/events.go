@@ -180,7 +180,8 @@ type PlanResult struct {
 	// Version numbers task sets from 1; 0 is none.
 	Version uint64
 	Tasks   []source.TaskSpec
-	// Error is why there is none, and Failed that the runner has given up.
+	// Error is why there is none, Failed that the runner has given up, and Host that another runner is to have the plan.
 	Error  string
 	Failed bool
+	Host   bool
 }

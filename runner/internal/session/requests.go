@@ -162,10 +162,10 @@ func hangingText(hanging []*runnerv1.HangingPartition) string {
 	return b.String()
 }
 
-// AnswerValidate answers a Validate: with every problem, or with why there is no answer.
-func (s *Session) AnswerValidate(id RequestID, problems []source.Problem, err error) {
+// AnswerValidate answers a Validate: with every problem, or with why there is no answer. ofHost says that another runner is to be asked.
+func (s *Session) AnswerValidate(id RequestID, problems []source.Problem, ofHost bool, err error) {
 	s.box.addAnswer(id, &runnerv1.SessionRequest{Message: &runnerv1.SessionRequest_ValidateAnswer{ValidateAnswer: &runnerv1.ValidateAnswer{
-		RequestId: id.id, Problems: host.EncodeProblems(problems), Error: errorText(err),
+		RequestId: id.id, Problems: host.EncodeProblems(problems), Host: ofHost, Error: errorText(err),
 	}}})
 }
 

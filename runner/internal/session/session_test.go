@@ -336,8 +336,8 @@ func TestAnAnswerBelongsToItsStream(t *testing.T) {
 		ask.Term = 0
 		p.send(ask) // The new leader counts from 1 as well.
 		now, _ := t.event().(*session.Validate)
-		t.session.AnswerValidate(old.ID, nil, errors.New("old"))
-		t.session.AnswerValidate(now.ID, nil, errors.New("new"))
+		t.session.AnswerValidate(old.ID, nil, false, errors.New("old"))
+		t.session.AnswerValidate(now.ID, nil, false, errors.New("new"))
 		if a := until(p, true, (*runnerv1.SessionRequest).GetValidateAnswer); a.GetError() != "new" || a.GetRequestId() != 1 {
 			t.Fatal(a)
 		}

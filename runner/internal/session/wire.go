@@ -117,7 +117,7 @@ func offerToWire(o Offer) *runnerv1.Offer {
 }
 
 func planResultToWire(r PlanResult) *runnerv1.PlanResult {
-	out := &runnerv1.PlanResult{Plan: planRefToWire(r.Plan), Error: validText(r.Error), Failed: r.Failed}
+	out := &runnerv1.PlanResult{Plan: planRefToWire(r.Plan), Error: validText(r.Error), Failed: r.Failed, Host: r.Host}
 	if r.Version > 0 {
 		out.TaskSet = host.EncodeTasks(r.Version, r.Tasks)
 	}

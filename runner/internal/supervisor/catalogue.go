@@ -67,7 +67,7 @@ func (c *catalogue) versions(typ string) (versions []string) {
 	return versions
 }
 
-// missingError says that a plugin isn't here.
+// missingError says that a plugin isn't here: its file was taken away or replaced since the coordinator heard of it. Another host may have it.
 type missingError struct {
 	ref      session.PluginRef
 	versions []string
@@ -81,6 +81,9 @@ func (e *missingError) Error() string {
 	}
 	return text
 }
+
+// HostFault marks it as this host's affair.
+func (e *missingError) HostFault() {}
 
 func sum(sha256 string) string {
 	if sha256 == "" {

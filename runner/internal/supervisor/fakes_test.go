@@ -38,6 +38,11 @@ func (w *world) start(_ context.Context, p supervisor.Plugin, label string) (sup
 	return proc, nil
 }
 
+// hostFault is an error that the host is to blame for.
+type hostFault struct{ error }
+
+func (hostFault) HostFault() {}
+
 func (w *world) proc(connector string) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/settings"
+	"github.com/fencepost-io/fencepost/runner/internal/task"
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
@@ -39,6 +40,7 @@ type planRun struct {
 	last    []byte // The task set in force, as bytes to compare.
 	bad     bool   // The last result was an error.
 	said    string // That error.
+	ofHost  bool   // It was the host's, and another runner is to have the plan.
 	refused *session.TaskSetRefused
 }
 
@@ -141,6 +143,7 @@ func (r *planRun) loop() {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.Multiplier, pause.MaxInterval = usual.first, 2, usual.longest
 	pause.Reset()
+	ofHost := 0 // how often in a row the host was to blame
 	for r.ctx.Err() == nil {
 		opened := time.Now()
 		err := r.open()
@@ -153,7 +156,10 @@ func (r *planRun) loop() {
 		}
 		final := isFinal(err)
 		r.log.Warn("plan failed", "error", err, "given_up", final)
-		r.report(err, final)
+		if ofHost++; causeOfStart(err) != task.CauseHost {
+			ofHost = 0
+		}
+		r.report(err, final, ofHost >= limitOf(task.CauseHost).attempts)
 		if final {
 			<-r.ctx.Done() // A changed configuration comes with a new plan.
 			return
@@ -208,15 +214,15 @@ func (r *planRun) open() error {
 
 var errNoTaskSet = fmt.Errorf("the plugin gave no task set within %s", firstTaskSet)
 
-// report tells the coordinator that the plan has no valid task set. The same error again is no news.
-func (r *planRun) report(err error, final bool) {
+// report tells the coordinator that the plan has no valid task set, and where host is set that another runner is to have it. The same again is no news.
+func (r *planRun) report(err error, final, host bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.bad && r.said == err.Error() && !final {
+	if r.bad && r.said == err.Error() && r.ofHost == host && !final {
 		return
 	}
-	r.bad, r.said = true, err.Error()
-	r.s.session.PlanResult(session.PlanResult{Plan: r.start.Plan, Error: err.Error(), Failed: final})
+	r.bad, r.said, r.ofHost = true, err.Error(), host
+	r.s.session.PlanResult(session.PlanResult{Plan: r.start.Plan, Error: err.Error(), Failed: final, Host: host})
 }
 
 // refuse notes a refusal. One of an older set is history.

@@ -47,7 +47,7 @@ func (s *Supervisor) question(work context.Context, e any) {
 func (s *Supervisor) answer(e any, err func() error) {
 	switch e := e.(type) {
 	case *session.Validate:
-		s.session.AnswerValidate(e.ID, nil, err())
+		s.session.AnswerValidate(e.ID, nil, false, err())
 	case *session.ReadOffsets:
 		s.session.AnswerReadOffsets(e.ID, nil, err())
 	case *session.AlterOffsets:
@@ -61,8 +61,8 @@ func (s *Supervisor) answer(e any, err func() error) {
 func (s *Supervisor) answerInTime(ctx context.Context, e any) {
 	switch e := e.(type) {
 	case *session.Validate:
-		problems, err := s.cfg.Validator.Validate(ctx, e.Connector, e.Config)
-		s.session.AnswerValidate(e.ID, problems, err)
+		problems, host, err := s.cfg.Validator.Validate(ctx, e.Connector, e.Config)
+		s.session.AnswerValidate(e.ID, problems, host, err)
 	case *session.ReadOffsets:
 		stored, err := s.cfg.LoadOffsets(ctx, e.Connector, e.OffsetsTopic)
 		if err != nil {

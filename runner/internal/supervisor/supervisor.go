@@ -74,7 +74,7 @@ type PlanSession interface {
 
 // AnswerSession is told the answers to the coordinator's questions.
 type AnswerSession interface {
-	AnswerValidate(id session.RequestID, problems []source.Problem, err error)
+	AnswerValidate(id session.RequestID, problems []source.Problem, host bool, err error)
 	AnswerReadOffsets(id session.RequestID, offsets []source.PartitionOffset, err error)
 	AnswerAlterOffsets(id session.RequestID, err error)
 	AnswerWarmUp(id session.RequestID, err error)

@@ -10,13 +10,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/fencepost-io/fencepost/runner/internal/publish"
 	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/settings"
 	"github.com/fencepost-io/fencepost/runner/internal/task"
 )
-
-// causeExit is the cause of an error after which the whole process must end: the client library has been lost with its memory too often.
-const causeExit = "exit"
 
 // run is a task under one lease: attempts one after the other, until it is drained, revoked or has failed for good. Its goroutine is loop's; the supervisor only tells it to end.
 type run struct {
@@ -76,14 +74,10 @@ func (r *run) loop() *taskOver {
 
 // attempts runs one attempt after the other.
 func (r *run) attempts() *taskOver {
-	if err := r.prepare(); err != nil {
-		r.budget.begin()
-		return r.failed(&task.Failure{Class: task.Fail, Cause: task.CauseConfig, Err: err}, err)
-	}
 	for {
 		f := r.attempt()
 		switch {
-		case f != nil && f.Cause == causeExit:
+		case f != nil && f.Cause == publish.CauseExit:
 			return &taskOver{reason: f.Error(), fatal: f.Err}
 		case r.ctx.Err() != nil:
 			return &taskOver{clean: true, reason: context.Cause(r.ctx).Error()}
@@ -113,7 +107,7 @@ func (r *run) attempts() *taskOver {
 	}
 }
 
-// prepare reads the configuration and finds the plugin.
+// prepare finds the plugin and reads the configuration. A plugin that isn't here is the host's affair, and a wrong configuration nobody's but the user's.
 func (r *run) prepare() error {
 	plugin, typ, err := r.s.cfg.Validator.catalogue.find(r.grant.Plugin)
 	if err != nil {
@@ -122,7 +116,7 @@ func (r *run) prepare() error {
 	st, rest, problems := settings.Parse(r.grant.Config)
 	own, more := settings.Split(rest, typ)
 	if err := firstProblem(append(problems, more...)); err != nil {
-		return err
+		return &task.Failure{Class: task.Fail, Cause: task.CauseConfig, Err: err}
 	}
 	r.settings, r.own, r.plugin = st, own, plugin
 	r.status.plugin(plugin)
@@ -139,13 +133,8 @@ func (r *run) attempt() (f *task.Failure) {
 	}()
 	r.budget.begin()
 	r.status.starting(r.budget)
-	var missing *missingError
-	switch err := r.ensureProcess(); {
-	case errors.As(err, &missing):
-		// It was here when the task was granted, and its file was replaced: the coordinator knows who has it now.
-		return &task.Failure{Class: task.Stop, Cause: task.CausePlugin, Err: err}
-	case err != nil:
-		return &task.Failure{Class: task.Again, Cause: causeOfStart(err), Err: err}
+	if err := r.ensureProcess(); err != nil {
+		return notStarted(err)
 	}
 	stop := r.killWhenLate()
 	defer stop()
@@ -165,6 +154,15 @@ func (r *run) attempt() (f *task.Failure) {
 		r.proc.proc.Kill()
 	}
 	return r.ofPlugin(failed)
+}
+
+// notStarted judges an attempt that has no plugin to run.
+func notStarted(err error) *task.Failure {
+	var own *task.Failure
+	if errors.As(err, &own) {
+		return own
+	}
+	return &task.Failure{Class: task.Again, Cause: causeOfStart(err), Err: err}
 }
 
 // causeOfStart tells a host that can't run a plugin from a plugin that doesn't start.
@@ -209,7 +207,7 @@ func (r *run) ensureProcess() error {
 	if r.proc != nil {
 		return nil
 	}
-	// What there is may have changed since the last process: a file that was replaced is looked at again.
+	// Before each process, since what there is may have changed since the last one: a file that was replaced is looked at again.
 	if err := r.prepare(); err != nil {
 		return err
 	}

@@ -197,6 +197,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		w.v.SetPlugins(there)
 	case "wont-start":
 		w.fail[connector] = errors.New(strings.TrimSpace(d.Input))
+		if d.HasArg("host") {
+			w.fail[connector] = hostFault{w.fail[connector]}
+		}
 	case "starts":
 		delete(w.fail, connector)
 	case "parallel":
@@ -396,7 +399,7 @@ func (f *fakeSession) DropPlan(p session.PlanRef) { f.say("%s plan %d dropped", 
 func (f *fakeSession) PlanResult(r session.PlanResult) {
 	text := fmt.Sprintf("%s plan %d result", r.Plan.Connector, r.Plan.Epoch)
 	if r.Error != "" {
-		f.say("%s: error %q, failed %v", text, r.Error, r.Failed)
+		f.say("%s: error %q, failed %v%s", text, r.Error, r.Failed, anotherHost(r.Host))
 		return
 	}
 	var claims []string
@@ -406,13 +409,20 @@ func (f *fakeSession) PlanResult(r session.PlanResult) {
 	f.say("%s: version %d, tasks %v", text, r.Version, claims)
 }
 
-func (f *fakeSession) AnswerValidate(_ session.RequestID, problems []source.Problem, err error) {
+func (f *fakeSession) AnswerValidate(_ session.RequestID, problems []source.Problem, host bool, err error) {
 	var lines []string
 	for _, p := range problems {
 		lines = append(lines, fmt.Sprintf("  %s: %s (%s)", p.Key, p.Message, p.Hint))
 	}
 	slices.Sort(lines)
-	f.say("%s", strings.Join(append([]string{fmt.Sprintf("validated: error %v, %d problems", err, len(problems))}, lines...), "\n"))
+	f.say("%s", strings.Join(append([]string{fmt.Sprintf("validated: error %v, %d problems%s", err, len(problems), anotherHost(host))}, lines...), "\n"))
+}
+
+func anotherHost(host bool) string {
+	if host {
+		return ", another host is to be asked"
+	}
+	return ""
 }
 
 func (f *fakeSession) AnswerReadOffsets(_ session.RequestID, offsets []source.PartitionOffset, err error) {

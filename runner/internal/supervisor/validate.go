@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost-io/fencepost/runner/internal/session"
 	"github.com/fencepost-io/fencepost/runner/internal/settings"
+	"github.com/fencepost-io/fencepost/runner/internal/task"
 	"github.com/fencepost-io/fencepost/sdk/go/source"
 )
 
@@ -35,9 +36,11 @@ func (v *Validator) SetPlugins(plugins []Plugin) { v.catalogue.set(plugins) }
 // Close stops every plugin process and waits for its end. Nothing may be started after it.
 func (v *Validator) Close() { v.processes.close() }
 
-// Validate finds every problem of a configuration: with the runtime's keys, with the client's, and, by asking the plugin, with the connector's. An error says that there is no answer.
-func (v *Validator) Validate(ctx context.Context, connector string, config map[string]string) ([]source.Problem, error) {
-	st, rest, problems := settings.Parse(config)
+// Validate finds every problem of a configuration: with the runtime's keys, with the client's, and, by asking the plugin, with the connector's. host says that the
+// plugin can't be asked on this host, and may well be on another: the problems say why. An error says that there is no answer.
+func (v *Validator) Validate(ctx context.Context, connector string, config map[string]string) (problems []source.Problem, host bool, err error) {
+	st, rest, found := settings.Parse(config)
+	problems = found
 	if st.Name != "" && st.Name != connector {
 		problems = append(problems, source.Problem{Key: settings.KeyName, Message: fmt.Sprintf("is %q, and the connector is called %q", st.Name, connector), Hint: "leave it out"})
 	}
@@ -46,24 +49,24 @@ func (v *Validator) Validate(ctx context.Context, connector string, config map[s
 		problems = append(problems, p)
 	}
 	if st.Type == "" {
-		return append(problems, settings.Misspelt(rest)...), nil
+		return append(problems, settings.Misspelt(rest)...), false, nil
 	}
 	plugin, typ, missing := v.catalogue.choose(st)
 	if missing != nil {
-		return append(append(problems, *missing), settings.Misspelt(rest)...), nil
+		return append(append(problems, *missing), settings.Misspelt(rest)...), true, nil
 	}
 	own, more := settings.Split(rest, typ)
 	problems = append(problems, more...)
 	said, err := v.ask(ctx, connector, plugin, typ, own)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, err
+			return nil, false, err
 		}
 		// That the plugin can't answer is what is wrong with the configuration, as far as the user can see.
-		return merge(problems, problemOf(err)), nil
+		return merge(problems, problemOf(err)), causeOfStart(err) == task.CauseHost, nil
 	}
 	problems = merge(problems, said.Problems...)
-	return merge(problems, guarantees(st, plugin, said)...), nil
+	return merge(problems, guarantees(st, plugin, said)...), false, nil
 }
 
 // ask asks the plugin itself. Its process is kept for a moment: a connector is often created right after it was validated.
