@@ -214,7 +214,7 @@ func TestHangingTransactionsAreEndedEachWay(t *testing.T) {
 	cluster := harness.OwnCluster(t, kafka.Options{Brokers: 2, Users: []kafka.User{{Name: "alice", Password: "right"}}, Properties: map[string]string{
 		"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500", "offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "2",
 	}})
-	hungs := hangAll(t, cluster, true, false, true, false, true, true, true, true)
+	hungs := hangAll(t, cluster, true, false, true, false, true, true, true, true, true, false, true)
 	all := newPart(t, cluster.AdminAddr(), nil)
 	keys := kafkaclient.Map{"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "right"}
 	grant := func(topic string, ops ...kadm.ACLOperation) {
@@ -295,6 +295,21 @@ func TestHangingTransactionsAreEndedEachWay(t *testing.T) {
 				t.Fatalf("%+v", done)
 			}
 			next[state.IDPrepared](t, events)
+			h.ended(t, all, cluster)
+		})
+	}
+	// The config log's way: whoever has taken the id frees the one partition, and keeps the epoch.
+	for i, user := range []*part{few, few, all} {
+		h := hungs[8+i]
+		t.Run(fmt.Sprintf("a single partition, committed %v, the right to write markers %v", h.commit, user == all), func(t *testing.T) {
+			h.found(t, user)
+			taken, err := user.Take(t.Context(), h.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := user.Release(t.Context(), fence.Single{ID: h.id, Topic: out, Partition: int32(h.task), Taken: taken}); err != nil {
+				t.Fatal(err)
+			}
 			h.ended(t, all, cluster)
 		})
 	}

@@ -37,12 +37,24 @@ var errUnfit = errors.New("this coordinator can't lead")
 // stand stands for election and leads, again and again, until ctx ends.
 func (c *Coordinator) stand(ctx context.Context) error {
 	defer c.store.Resign()
+	held := 0 // how often in a row the log was held
 	for {
 		err := c.term(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
+		if held++; !errors.Is(err, configlog.ErrHeld) {
+			held = 0
+		}
 		switch {
+		case errors.Is(err, configlog.ErrHeld):
+			c.failed.Store(&err)
+			c.elects(false)
+			delay := min(retryDelay<<min(held-1, 16), unfitDelay)
+			if c.silent.ends(err) {
+				c.log.Error("can't lead, and no other coordinator can", "error", err, "next_try", delay)
+			}
+			c.pause(ctx, delay, c.store.Grown()) // It grows for those who follow as soon as it is free.
 		case errors.Is(err, errUnfit), errors.Is(err, configlog.ErrDamaged):
 			c.failed.Store(&err)
 			c.elects(false)
@@ -152,7 +164,7 @@ func (c *Coordinator) absent() string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, errUnfit), errors.Is(err, configlog.ErrDamaged), errors.Is(err, configlog.ErrTwin):
+	case errors.Is(err, errUnfit), errors.Is(err, configlog.ErrDamaged), errors.Is(err, configlog.ErrTwin), errors.Is(err, configlog.ErrHeld):
 		return err.Error()
 	case kafkaclient.Unreachable(err):
 		return "this coordinator can't reach Kafka: " + c.settings.Explain(err)

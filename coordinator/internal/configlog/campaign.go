@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost-io/fencepost/coordinator/internal/fence"
 	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
@@ -75,7 +76,7 @@ func (l *Log) takeOver(ctx context.Context, limit int) (*Leadership, error) {
 	w := &writer{
 		direct: l.config.Direct, topic: l.topic, id: l.id, producer: taken.ProducerID, epoch: taken.Epoch, limit: limit - batchOverhead, timeout: l.config.WriteTimeout, leader: noBroker,
 	}
-	end, err := w.settle(ctx)
+	end, err := l.settle(ctx, w, taken)
 	if err != nil {
 		return nil, fmt.Errorf("settle the config log: %w", err)
 	}
@@ -85,6 +86,39 @@ func (l *Log) takeOver(ctx context.Context, limit int) (*Leadership, error) {
 	}
 	l.log.Debug("took over the config log", "records", len(content.Records), "end", end, "took", time.Since(began).Round(time.Millisecond), "epoch", taken.Epoch)
 	return &Leadership{log: l, writer: w, content: content, done: make(chan struct{})}, nil
+}
+
+// settleAfter is how long a take-over waits for markers that are on their way.
+const settleAfter = 500 * time.Millisecond
+
+// ErrHeld says that the log can't be read to its end, and that nobody may guess how to go on.
+var ErrHeld = errors.New("the config log is held")
+
+// settle makes sure that nothing in the log is undecided, and returns what there is to read. A transaction of an earlier leader that hangs although the id was initialised has lost its marker; it gets the one that was decided, and
+// nothing is written before: a transaction of this leader would decide over it.
+func (l *Log) settle(ctx context.Context, w *writer, taken fence.Taken) (span, error) {
+	if taken.Last.Outcome == state.OutcomeCommitted || taken.Last.Outcome == state.OutcomeAborted {
+		l.noted = taken.Last // Each try takes the id anew, and shows no decision then.
+	}
+	patience, enough := context.WithTimeout(ctx, settleAfter)
+	defer enough()
+	found, err := w.ends(patience)
+	if err == nil || patience.Err() == nil {
+		return found, err
+	}
+	if errors.Is(err, errNotReadable) {
+		err := l.config.Fencer.Release(ctx, fence.Single{ID: l.id, Topic: l.topic, Partition: partition, Taken: taken, Noted: l.noted})
+		var held *fence.HeldError
+		if errors.As(err, &held) {
+			return span{}, fmt.Errorf("%w: %w", ErrHeld, err)
+		}
+		if err != nil {
+			return span{}, err
+		}
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("no answer within %v: %w", w.timeout, context.DeadlineExceeded))
+	defer cancel()
+	return w.ends(limited)
 }
 
 // Leadership is the right to write the log, until Done.

@@ -4,8 +4,8 @@
 // and read to its end → leading. A coordinator that waits never initialises the id: that would cut off the one that leads. (I7)
 //
 // A write is one transaction, and one at a time. It has succeeded when a read_committed reader can read it: Kafka can answer a commit and yet leave its marker unwritten where the partition's broker dies just then, and
-// the id's next transaction would decide over both. So every write waits for the last stable offset to pass it, and a take-over settles what an earlier leader left before anything is read. What is left then was never
-// reported as written, so either outcome is right; it becomes visible.
+// the id's next transaction would decide over both. So every write waits for the last stable offset to pass it, and a take-over has what hangs ended as it was decided before anything is read or written: a transaction may have been
+// aborted when it was half produced. What isn't proven, or isn't of the log's id, is named, and nobody leads meanwhile; whoever waits says so too (follow.go).
 //
 // Whoever waits follows the log as well, and knows from it who leads, in which term and at which level; the group says who else waits (roster.go). Records that weren't written in a transaction are none of a coordinator's
 // and don't count (content.go).
@@ -63,6 +63,8 @@ type Config struct {
 	WriteTimeout time.Duration
 	// ReadTimeout is how long reading may go on without a record. Default 10 s.
 	ReadTimeout time.Duration
+	// Quiet is for how long nothing may come before whoever follows looks whether the log is held. Default 10 s.
+	Quiet time.Duration
 	// Logger. Default: none.
 	Logger hclog.Logger
 }
@@ -87,7 +89,11 @@ type Log struct {
 	// Why this coordinator can neither lead nor see who does; nil while it can, as far as is known.
 	trouble atomic.Pointer[error]
 
-	candidacy *election // of the goroutine that calls Campaign; nil where there is none
+	held atomic.Pointer[error] // what holds the log; nil where nothing is known to
+
+	// Of the goroutine that calls Campaign.
+	candidacy *election      // nil where there is none
+	noted     state.Decision // the last decision on the log's id that was seen before it was taken
 }
 
 // New makes a Log; it asks nobody for anything.
@@ -95,6 +101,7 @@ func New(config Config) *Log {
 	config.SessionTimeout = cmp.Or(config.SessionTimeout, 6*time.Second)
 	config.WriteTimeout = cmp.Or(config.WriteTimeout, 10*time.Second)
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, 10*time.Second)
+	config.Quiet = cmp.Or(config.Quiet, 10*time.Second)
 	if config.Logger == nil {
 		config.Logger = hclog.NewNullLogger()
 	}
@@ -142,7 +149,7 @@ func (l *Log) Grown() <-chan struct{} { return l.grown }
 
 // Trouble is why this coordinator has no part in the election just now: no broker answers, for example. It is nil where nothing is known to be wrong.
 func (l *Log) Trouble() error {
-	for _, trouble := range []*atomic.Pointer[error]{&l.trouble, &l.twin} {
+	for _, trouble := range []*atomic.Pointer[error]{&l.trouble, &l.twin, &l.held} {
 		if err := trouble.Load(); err != nil {
 			return *err
 		}

@@ -36,9 +36,9 @@ type bed struct {
 	bootstrap string
 }
 
-func newBed(t *testing.T, brokers int) *bed {
+func newBed(t *testing.T, brokers int, opts ...kfake.Opt) *bed {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.GroupMinSessionTimeout(time.Millisecond))
+	cluster, err := kfake.NewCluster(append(opts, kfake.NumBrokers(brokers), kfake.GroupMinSessionTimeout(time.Millisecond))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,26 +29,39 @@ type Content struct {
 
 // Peek reads what the log holds, for a coordinator that doesn't lead. nil means that there is no log yet.
 func (l *Log) Peek(ctx context.Context) (*Content, error) {
+	ends, err := l.spans(ctx)
+	if err != nil || ends == nil {
+		return nil, err
+	}
+	return l.read(ctx, span{ends.start, ends.stable})
+}
+
+// spans is how far the log goes, and how far it can be read.
+type spans struct{ start, stable, end int64 }
+
+// spans asks for them. nil means that there is no log yet.
+func (l *Log) spans(ctx context.Context) (*spans, error) {
 	admin := kadm.NewClient(l.config.Direct.Client())
-	starts, err := admin.ListStartOffsets(ctx, l.topic)
-	if err != nil {
-		return nil, fmt.Errorf("find the beginning of the config log: %w", l.explain(err))
-	}
-	ends, err := admin.ListCommittedOffsets(ctx, l.topic)
-	if err != nil {
-		return nil, fmt.Errorf("find the end of the config log: %w", l.explain(err))
-	}
-	start, _ := starts.Lookup(l.topic, partition)
-	end, _ := ends.Lookup(l.topic, partition)
-	for _, found := range []error{start.Err, end.Err} {
-		if errors.Is(found, kerr.UnknownTopicOrPartition) {
+	var found spans
+	for _, ask := range []struct {
+		what string
+		list func(context.Context, ...string) (kadm.ListedOffsets, error)
+		to   *int64
+	}{{"beginning", admin.ListStartOffsets, &found.start}, {"committed end", admin.ListCommittedOffsets, &found.stable}, {"end", admin.ListEndOffsets, &found.end}} {
+		listed, err := ask.list(ctx, l.topic)
+		if err != nil {
+			return nil, fmt.Errorf("find the %s of the config log: %w", ask.what, l.explain(err))
+		}
+		offset, _ := listed.Lookup(l.topic, partition)
+		if errors.Is(offset.Err, kerr.UnknownTopicOrPartition) {
 			return nil, nil
 		}
-		if found != nil {
-			return nil, fmt.Errorf("find the ends of the config log: %w", l.explain(found))
+		if offset.Err != nil {
+			return nil, fmt.Errorf("find the %s of the config log: %w", ask.what, l.explain(offset.Err))
 		}
+		*ask.to = offset.Offset
 	}
-	return l.read(ctx, span{start.Offset, end.Offset})
+	return &found, nil
 }
 
 // read reads the log up to end, which must be settled.

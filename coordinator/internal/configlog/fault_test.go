@@ -119,27 +119,6 @@ func TestAWriteIsDoneOnlyWhenItCanBeRead(t *testing.T) {
 	<-l.Done()
 }
 
-// TestATakeOverSettlesWhatHangs: the last stable offset stays behind until a transaction of the log's id has ended on the partition.
-func TestATakeOverSettlesWhatHangs(t *testing.T) {
-	b := newBed(t, 1)
-	first := b.candidate(t, "one:1", nil).lead(t)
-	write(t, first, record("a", "1"))
-	first.Resign()
-	ended := false
-	b.cluster.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
-		ended = true
-		return nil, nil, false
-	})
-	b.holdBack(func() bool { return !ended })
-	second := b.candidate(t, "two:2", nil).lead(t)
-	if diff := cmp.Diff([]state.Record{record("a", "1")}, second.Content().Records); diff != "" {
-		t.Error(diff)
-	}
-	if !ended {
-		t.Error("nothing was settled")
-	}
-}
-
 // holdBack answers questions for the last stable offset with 0 while hold says so.
 func (b *bed) holdBack(hold func() bool) {
 	b.cluster.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {

@@ -51,10 +51,21 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 	}
 	defer client.Close()
 	var told Heard
+	quiet := quiet{log: l, stable: -1}
 	for {
-		fetches := client.PollFetches(ctx)
+		poll, cancel := context.WithTimeout(ctx, l.config.Quiet)
+		fetches := client.PollFetches(poll)
+		nothing := poll.Err() != nil && fetches.NumRecords() == 0
+		cancel()
 		if ctx.Err() != nil || fetches.IsClientClosed() {
 			return nil
+		}
+		if nothing {
+			quiet.look(ctx)
+			continue
+		}
+		if fetches.NumRecords() > 0 {
+			quiet.over()
 		}
 		// Errors are those of a broker or topic that isn't there yet; the client goes on by itself.
 		fetches.EachError(func(_ string, _ int32, err error) { l.log.Debug("following the config log", "error", err) })
@@ -70,6 +81,49 @@ func (l *Log) Follow(ctx context.Context, changed func(address string)) error {
 			default:
 			}
 		}
+	}
+}
+
+// quiet is what Follow finds out where nothing comes for a while: whether the log is held, so that nobody can read on.
+type quiet struct {
+	log    *Log
+	stable int64 // where the log was held when it was looked last; -1 is nowhere
+	said   time.Time
+}
+
+// over notes that the log can be read.
+func (q *quiet) over() {
+	if q.log.held.Swap(nil) != nil {
+		q.log.log.Info("the config log isn't held any more", "topic", q.log.topic)
+	}
+	q.stable, q.said = -1, time.Time{}
+}
+
+// look looks whether the log is held at the same place as the last time, and says by whom, once and now and then. What can't be asked now is asked the next time.
+func (q *quiet) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, q.log.config.ReadTimeout)
+	defer cancel()
+	now, err := q.log.spans(ctx)
+	if err != nil || now == nil {
+		return
+	}
+	if now.stable >= now.end {
+		q.over()
+		return
+	}
+	if q.stable != now.stable { // A write may be under way.
+		q.stable = now.stable
+		return
+	}
+	holder, err := q.log.config.Fencer.Holding(ctx, q.log.topic, partition)
+	if err != nil || holder == nil {
+		return
+	}
+	trouble := fmt.Errorf("%w since offset %d by %v: what comes after it can be read by nobody, and no coordinator can lead; the one that is elected ends it, or says what to do", ErrHeld, holder.Start, holder)
+	q.log.held.Store(&trouble)
+	if time.Since(q.said) >= sayAgain {
+		q.said = time.Now()
+		q.log.log.Warn("waiting, the config log is held", "topic", q.log.topic, "cause", trouble)
 	}
 }
 

@@ -56,6 +56,8 @@ func (w *writer) write(ctx context.Context, records []state.Record) error {
 		}
 		w.sequence += b.count
 	}
+	ctx, done := beforeCommit(ctx, records, w.timeout)
+	defer done()
 	if err := w.repeat(ctx, "commit", w.commit); err != nil {
 		return err
 	}
@@ -174,44 +176,19 @@ func (w *writer) readable(ctx context.Context, end int64) error {
 // span is what the log holds.
 type span struct{ start, end int64 }
 
-// settleAfter is how long a take-over waits for markers that are on their way.
-const settleAfter = 500 * time.Millisecond
-
-// settle makes sure that no transaction of an earlier leader is left undecided, and returns what there is to read. Where one hangs although the id was initialised, its marker was lost, and nobody was told that it
-// was written; an own transaction on the partition decides it.
-func (w *writer) settle(ctx context.Context) (span, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("no answer within %v: %w", w.timeout, context.DeadlineExceeded))
-	defer cancel()
-	var found span
-	behind := false
-	look := func(ctx context.Context) (err error) {
+// ends finds what there is to read, and waits until all of it can be read.
+func (w *writer) ends(ctx context.Context) (found span, err error) {
+	err = w.repeat(ctx, "find the end", func(ctx context.Context) (err error) {
 		if found.start, err = w.list(ctx, readUncommitted, startOffset); err != nil {
 			return err
 		}
 		if found.end, err = w.list(ctx, readUncommitted, endOffset); err != nil {
 			return err
 		}
-		err = w.readable(ctx, found.end)
-		behind = behind || errors.Is(err, errNotReadable)
-		return err
-	}
-	patience, enough := context.WithTimeout(ctx, settleAfter)
-	err := w.repeat(patience, "find the end", look)
-	enough()
-	if err == nil {
-		return found, nil
-	}
-	if behind {
-		if err := w.write(ctx, []state.Record{{Key: settledKey}}); err != nil {
-			return span{}, err
-		}
-	}
-	err = w.repeat(ctx, "find the end", look)
+		return w.readable(ctx, found.end)
+	})
 	return found, err
 }
-
-// settledKey is deleted by the transaction that settles the log; it is never there.
-const settledKey = "meta/settled"
 
 func (w *writer) list(ctx context.Context, isolation int8, at int64) (int64, error) {
 	leader, err := w.partitionLeader(ctx)
