@@ -73,8 +73,7 @@ var writing = []kafka.ACLOperation{kafka.ACLOperationRead, kafka.ACLOperationWri
 
 func (r *reader) create(ctx context.Context) error {
 	return again(ctx, func() error {
-		results, err := r.admin.CreateTopics(ctx, []kafka.TopicSpecification{{Topic: r.cfg.Topic, NumPartitions: 1, ReplicationFactor: -1, Config: ownTopicSettings}},
-			kafka.SetAdminRequestTimeout(limitOf(ctx)))
+		results, err := r.admin.CreateTopics(ctx, r.specification(), kafka.SetAdminRequestTimeout(limitOf(ctx)))
 		if err != nil {
 			return err
 		}
@@ -84,6 +83,10 @@ func (r *reader) create(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+func (r *reader) specification() []kafka.TopicSpecification {
+	return []kafka.TopicSpecification{{Topic: r.cfg.Topic, NumPartitions: 1, ReplicationFactor: -1, Config: ownTopicSettings}}
 }
 
 // checkSettings only warns: whoever may not see a topic's settings can still use it.

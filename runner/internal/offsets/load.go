@@ -30,7 +30,7 @@ func Load(ctx context.Context, cfg Config) (*Store, error) {
 // Peek reads the connector's stored offsets for somebody who only asks: a person, or a plan's look-up. Where there is no topic, nothing is stored. Like Load it never creates the topic: one that was deleted must stay so
 // until its connector's next start, which sees that it is missing (I3).
 func Peek(ctx context.Context, cfg Config) (*Store, error) {
-	store, err := load(ctx, &cfg, (*reader).describe)
+	store, err := load(ctx, &cfg, (*reader).seek)
 	if err == nil && store == nil {
 		return newStore(&cfg, 0), nil
 	}

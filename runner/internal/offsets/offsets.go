@@ -52,9 +52,6 @@ const defaultLimit = 60 * time.Second
 // pause is between two tries of a request.
 const pause = 50 * time.Millisecond
 
-// absentFor is how long Kafka has to say that a topic that must be there isn't.
-const absentFor = 5 * time.Second
-
 // connectionPrefixes are the beginnings of keys that say how to connect.
 var connectionPrefixes = []string{
 	"bootstrap.", "metadata.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "broker.", "client.", "socket.", "reconnect.", "retry.", "connections.", "debug", "https.",
@@ -165,20 +162,33 @@ func (r *reader) describe(ctx context.Context) (topic kafka.TopicDescription, ex
 	return topic, exists, nil
 }
 
-// find is describe for a topic that must be there. A broker that doesn't know it may only be behind the others, just after the topic was made or the broker was started: its word counts only when it
-// lasts, since what follows from it is an operator's affair.
+// find is describe for a topic that must be there, with the id that it had. What a broker that is behind says doesn't count, see publish.Known.
 func (r *reader) find(ctx context.Context) (topic kafka.TopicDescription, exists bool, err error) {
-	for until := time.Now().Add(absentFor); ; {
+	return r.known(ctx, nil)
+}
+
+// seek is find for a topic that may not be there yet, as nobody minds: who decides which topics there are is asked first.
+func (r *reader) seek(ctx context.Context) (topic kafka.TopicDescription, exists bool, err error) {
+	return r.known(ctx, r.absent)
+}
+
+func (r *reader) known(ctx context.Context, sure func(context.Context) bool) (topic kafka.TopicDescription, exists bool, err error) {
+	_, err = publish.Known(ctx, func(ctx context.Context) (bool, error) {
+		var err error
 		topic, exists, err = r.describe(ctx)
-		if err != nil || exists || !time.Now().Before(until) {
-			return topic, exists, err
-		}
-		select {
-		case <-ctx.Done():
-			return topic, false, fmt.Errorf("look up offsets topic %q: no broker knows it so far: %w", r.cfg.Topic, context.Cause(ctx))
-		case <-time.After(pause):
-		}
+		// A broker that is behind may also know the topic that had the name before.
+		return exists && (r.cfg.KnownID == "" || r.cfg.KnownID == idOf(topic)), err
+	}, sure)
+	if err != nil && !exists && ctx.Err() != nil {
+		err = fmt.Errorf("look up offsets topic %q: %w", r.cfg.Topic, err)
 	}
+	return topic, exists, err
+}
+
+// absent asks the cluster's controller, which no broker is ahead of, by a creation that is only checked. False is also where it doesn't say: the right to create the topic may be missing.
+func (r *reader) absent(ctx context.Context) bool {
+	results, err := r.admin.CreateTopics(ctx, r.specification(), kafka.SetAdminRequestTimeout(limitOf(ctx)), kafka.SetAdminValidateOnly(true))
+	return err == nil && results[0].Error.Code() == kafka.ErrNoError
 }
 
 // allowed says which right on the topic is missing: a refused write names no topic later. A broker that doesn't say which rights there are gives none.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -246,74 +250,138 @@ func TestEnsureCreatesTheTopicOnce(t *testing.T) {
 }
 
 func TestMissingOrReplacedTopicIsAnOperatorsDecision(t *testing.T) {
-	b := fakeBed(t)
-	known := b.config()
-	known.KnownID = "0123456789abcdef0123456789abcdef"
-	check := func(t *testing.T, err error, found bool) {
-		t.Helper()
-		var lost *LostError
-		if !errors.As(err, &lost) || (lost.FoundID != "") != found {
-			t.Fatalf("got %v, want a LostError", err)
-		}
-		if v := publish.Classify(err); v.Class != publish.Fail || !strings.Contains(v.Text, "operator") {
-			t.Errorf("verdict is %+v", v)
-		}
-	}
-	_, err := Ensure(b.limited(), known)
-	check(t, err, false)
-	if topics, err := b.admin.ListTopics(t.Context()); err != nil || topics.Has(topic) {
-		t.Errorf("the missing topic was created, or %v", err)
-	}
-	_, err = Load(b.limited(), known)
-	check(t, err, false)
-	b.create(1)
-	_, err = Ensure(b.limited(), known)
-	check(t, err, true)
-	_, err = Load(b.limited(), known)
-	check(t, err, true)
-}
-
-// TestABrokerThatIsBehindHasLostNoTopic: just after a topic was made, or a broker was started, a broker may not know of it yet. That is no operator's affair.
-func TestABrokerThatIsBehindHasLostNoTopic(t *testing.T) {
-	for name, look := range map[string]func(context.Context, Config) error{
-		"Ensure": func(ctx context.Context, c Config) error { _, err := Ensure(ctx, c); return err },
-		"Load":   func(ctx context.Context, c Config) error { _, err := Load(ctx, c); return err },
-	} {
+	for name, look := range looks {
 		t.Run(name, func(t *testing.T) {
-			cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer cluster.Close()
-			b := newBed(t, cluster.ListenAddrs()[0])
-			var asked atomic.Int32
-			twice := make(chan struct{})
-			cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
-				cluster.KeepControl()
-				m, _ := req.(*kmsg.MetadataRequest)
-				if len(m.Topics) == 1 && m.Topics[0].Topic != nil && *m.Topics[0].Topic == topic && asked.Add(1) == 2 {
-					close(twice)
-				}
-				return nil, nil, false
-			})
-			answer := make(chan error, 1)
+			t.Parallel() // It takes as long as a broker may be behind, twice.
+			b := fakeBed(t)
 			known := b.config()
-			go func() {
-				// Which id the topic will have is not known before it is there; whether it is found is what counts.
-				known.KnownID = "0123456789abcdef0123456789abcdef"
-				answer <- look(b.limited(), known)
-			}()
-			select {
-			case <-twice:
-			case err := <-answer:
-				t.Fatalf("one answer was enough: %v", err)
+			known.KnownID = "0123456789abcdef0123456789abcdef"
+			check := func(err error, found bool) {
+				t.Helper()
+				var lost *LostError
+				if !errors.As(err, &lost) || (lost.FoundID != "") != found {
+					t.Fatalf("got %v, want a LostError", err)
+				}
+				if v := publish.Classify(err); v.Class != publish.Fail || !strings.Contains(v.Text, "operator") {
+					t.Errorf("verdict is %+v", v)
+				}
+			}
+			check(look(b.limited(), known), false)
+			if topics, err := b.admin.ListTopics(t.Context()); err != nil || topics.Has(topic) {
+				t.Errorf("the missing topic was created, or %v", err)
 			}
 			b.create(1)
-			var lost *LostError
-			if err := <-answer; !errors.As(err, &lost) || lost.FoundID == "" {
-				t.Errorf("got %v, want that it was found", err)
-			}
+			check(look(b.limited(), known), true)
 		})
+	}
+}
+
+// looks are those for which a topic that isn't there is an operator's affair.
+var looks = map[string]func(context.Context, Config) error{
+	"Ensure": func(ctx context.Context, c Config) error { _, err := Ensure(ctx, c); return err },
+	"Load":   func(ctx context.Context, c Config) error { _, err := Load(ctx, c); return err },
+}
+
+// behind makes the fake broker answer the next n questions for the topic as one that is behind: it doesn't know the topic or, where old, knows the one that had the name before.
+func (b *bed) behind(cluster *kfake.Cluster, n int32, old bool) {
+	host, port, err := net.SplitHostPort(b.addr)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var asked atomic.Int32
+	cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		m, _ := req.(*kmsg.MetadataRequest)
+		resp, is := req.ResponseKind().(*kmsg.MetadataResponse)
+		if !is || len(m.Topics) != 1 || m.Topics[0].Topic == nil || *m.Topics[0].Topic != topic || asked.Add(1) > n {
+			return nil, nil, false
+		}
+		resp.Brokers = []kmsg.MetadataResponseBroker{{Host: host, Port: int32(number)}}
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic = kmsg.StringPtr(topic)
+		if old {
+			one.TopicID = [16]byte{1}
+			one.Partitions = []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{0}, ISR: []int32{0}}}
+		} else {
+			one.ErrorCode = kerr.UnknownTopicOrPartition.Code
+		}
+		resp.Topics = append(resp.Topics, one)
+		return resp, nil, true
+	})
+	b.t.Cleanup(func() {
+		if asked.Load() <= n {
+			b.t.Errorf("it was asked %d times: one that is behind was believed", asked.Load())
+		}
+	})
+}
+
+// TestABrokerThatIsBehindHasLostNoTopic: just after a topic was made, or a broker was started, a broker may not know of it yet. That is no operator's affair, and nobody who only asks hears that nothing is stored.
+func TestABrokerThatIsBehindHasLostNoTopic(t *testing.T) {
+	look := maps.Clone(looks)
+	look["Peek"] = func(ctx context.Context, c Config) error {
+		store, err := Peek(ctx, c)
+		if err == nil && len(store.All()) != 1 {
+			err = fmt.Errorf("%d positions are stored", len(store.All()))
+		}
+		return err
+	}
+	for name, look := range look {
+		for _, old := range []bool{false, true} {
+			if old && name == "Peek" {
+				continue // It expects no id.
+			}
+			t.Run(fmt.Sprint(name, " the one before ", old), func(t *testing.T) {
+				cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cluster.Close()
+				b := newBed(t, cluster.ListenAddrs()[0])
+				b.create(1)
+				b.write(record{key: `["seq",{"p":1}]`, value: `{"n":1}`})
+				known := b.config()
+				topics, err := b.admin.ListTopics(t.Context(), topic)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if id := topics[topic].ID; name != "Peek" {
+					known.KnownID = fmt.Sprintf("%x", id[:])
+				}
+				b.behind(cluster, 3, old)
+				if err := look(b.limited(), known); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestWhereTheControllerKnowsNoTopicNobodyWaits: a plan's look-up before a connector's first start.
+func TestWhereTheControllerKnowsNoTopicNobodyWaits(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	b := newBed(t, cluster.ListenAddrs()[0])
+	asked := 0
+	cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if m, is := req.(*kmsg.MetadataRequest); is && len(m.Topics) == 1 {
+			asked++
+		}
+		return nil, nil, false
+	})
+	store, err := Peek(b.limited(), b.config())
+	if err != nil || len(store.All()) != 0 || asked != 1 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+	if topics, err := b.admin.ListTopics(t.Context()); err != nil || topics.Has(topic) {
+		t.Errorf("the topic was created, or %v", err)
 	}
 }
 

@@ -73,6 +73,15 @@ func TestRealKafka(t *testing.T) {
 	t.Cleanup(kafka.Kill)
 	b := newBed(t, kafka.AdminAddr)
 
+	// The controller says that there is no topic: nobody waits for a broker that may be behind.
+	began := time.Now()
+	if s, err := Peek(b.limited(), b.config()); err != nil || len(s.All()) != 0 || time.Since(began) >= publish.AbsentFor {
+		t.Fatalf("%v after %v", err, time.Since(began))
+	}
+	if topics, err := b.admin.ListTopics(t.Context()); err != nil || topics.Has(topic) {
+		t.Fatalf("the topic was created, or %v", err)
+	}
+
 	id, err := Ensure(b.limited(), b.config())
 	if err != nil {
 		t.Fatal(err)

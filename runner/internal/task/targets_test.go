@@ -100,7 +100,7 @@ func TestATopicThatWasMadeJustNowIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(sends(&source.Declare{Topics: []source.DeclaredTopic{{Number: 9, Name: "late"}}}, to(1, 9)))
 		end := b.start(t.Context())
-		passes(700 * time.Millisecond)
+		passes(4 * time.Second) // A broker that is behind isn't believed before 5 s.
 		b.k.mu.Lock()
 		b.k.topics["late"] = publish.TopicInfo{Exists: true, Partitions: 1}
 		b.k.mu.Unlock()
@@ -134,11 +134,12 @@ func TestKafkaPartitionsAreCheckedAndMayGrow(t *testing.T) {
 		})
 		end := b.start(t.Context())
 		synctest.Wait()
+		next <- struct{}{}
+		passes(4 * time.Second) // The broker that is asked may not have heard of a topic's new partitions.
 		b.k.mu.Lock()
 		b.k.topics["t"] = publish.TopicInfo{Exists: true, Partitions: 4}
 		b.k.mu.Unlock()
-		next <- struct{}{}
-		synctest.Wait()
+		passes(time.Second)
 		next <- struct{}{}
 		synctest.Wait()
 		close(next)

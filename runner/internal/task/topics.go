@@ -4,12 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
-)
 
-// topicTries is how often a topic that doesn't exist is looked for, each time topicPause later: one that was made just now takes a moment to be known everywhere.
-const (
-	topicTries = 4
-	topicPause = 500 * time.Millisecond
+	"github.com/fencepost-io/fencepost/runner/internal/publish"
 )
 
 // targets are the topics that records go to. Before the first record goes to one it is looked up (a record for a topic that doesn't exist fails only when it times out), and the coordinator notes it:
@@ -59,7 +55,7 @@ func (t *targets) learn(ctx context.Context, w *writer, e *entry, numbers []uint
 			return failure(Fail, CauseTopic, "topic %q is one of Fencepost's own: records can't go there; choose another topic in the connector's configuration", names[i])
 		}
 	}
-	if err := t.lookUp(ctx, w, numbers, names); err != nil {
+	if err := t.lookUp(ctx, w, numbers, names, 1); err != nil {
 		return err
 	}
 	if w.txn.open {
@@ -74,47 +70,48 @@ func (t *targets) learn(ctx context.Context, w *writer, e *entry, numbers []uint
 	return nil
 }
 
-// lookUp asks Kafka for topics, within its own limit and the open transaction's.
-func (t *targets) lookUp(ctx context.Context, w *writer, numbers []uint32, names []string) error {
+// lookUp asks Kafka for topics with at least so many partitions, within its own limit and the open transaction's.
+func (t *targets) lookUp(ctx context.Context, w *writer, numbers []uint32, names []string, partitions int) error {
 	until := time.Now().Add(topicsTimeout)
 	if w.txn.open {
 		until = earlier(until, w.expiry())
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	for try := 1; ; try++ {
+	missing := ""
+	_, err := publish.Known(ctx, func(ctx context.Context) (bool, error) {
 		infos, err := w.pub.Topics(ctx, names)
 		if err != nil {
-			return w.failed(err)
+			return false, err
 		}
-		missing := ""
+		known := true
+		missing = ""
 		for i, name := range names {
 			info := infos[name]
 			switch {
 			case info.Err != nil:
-				return w.failed(info.Err)
+				return false, info.Err
 			case !info.Exists || info.Partitions == 0:
 				missing = name
 			default:
 				t.partitions = put(t.partitions, numbers[i], info.Partitions)
 			}
+			known = known && info.Partitions >= partitions
 		}
-		if missing == "" {
-			return nil
-		}
-		if try == topicTries {
-			return failure(Fail, CauseTopic, "topic %q does not exist: create it, or set the topic right in the connector's configuration", missing)
-		}
-		if pause(ctx, topicPause) != nil {
-			return w.failed(context.Cause(ctx))
-		}
+		return known, nil
+	}, nil)
+	if err != nil {
+		return w.failed(err)
 	}
+	if missing != "" {
+		return failure(Fail, CauseTopic, "topic %q does not exist: create it, or set the topic right in the connector's configuration", missing)
+	}
+	return nil
 }
 
 // check checks the Kafka partitions that the plugin chose. A topic may have grown since it was looked up.
 func (t *targets) check(ctx context.Context, w *writer, e *entry) error {
 	b := e.batch
-	grown := false
 	for i := range b.KafkaPartition.Len() {
 		p := int32(b.KafkaPartition.At(i))
 		number := b.DefaultTopic
@@ -124,11 +121,8 @@ func (t *targets) check(ctx context.Context, w *writer, e *entry) error {
 		if int(p) < t.partitions[number] {
 			continue
 		}
-		if !grown {
-			grown = true
-			if err := t.lookUp(ctx, w, []uint32{number}, []string{e.topics[number]}); err != nil {
-				return err
-			}
+		if err := t.lookUp(ctx, w, []uint32{number}, []string{e.topics[number]}, int(p)+1); err != nil {
+			return err
 		}
 		if int(p) >= t.partitions[number] {
 			return failure(Fail, CauseTopic, "topic %q has %d partitions, and the plugin wants to write to partition %d: %s", e.topics[number], t.partitions[number], p, origin(e, i))
