@@ -20,7 +20,6 @@ import (
 
 	pluginv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/plugin/v1"
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
-	"github.com/fencepost-io/fencepost/runner/internal/pluginhost"
 )
 
 func TestMain(m *testing.M) {
@@ -264,18 +263,15 @@ func next[T any](t *testing.T, c *coordinator, pick func(*runnerv1.SessionReques
 	}
 }
 
-func TestTwoRunnersOfOneNameAreRefused(t *testing.T) {
-	dir := shortDir(t)
-	host, err := pluginhost.New(pluginhost.Config{Name: "twin", SocketDir: dir})
+func TestARunnerWithoutASocketFolderEndsWithItsName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "missing")
+	r, err := New(Config{Name: "homeless", Coordinators: []string{"127.0.0.1:9"}, Bootstrap: "127.0.0.1:9", SocketDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer host.Close()
-	r, err := New(Config{Name: "twin", Coordinators: []string{"127.0.0.1:9"}, Bootstrap: "127.0.0.1:9", SocketDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "twin") {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := r.Run(ctx); err == nil || !strings.Contains(err.Error(), `"homeless"`) || !strings.Contains(err.Error(), dir) {
 		t.Fatal(err)
 	}
 }
