@@ -36,7 +36,7 @@ run: build ## the quick start; ONCE=1 ends when all of it has been delivered
 	@bin/fencepost dev -f docs/examples/quickstart.yaml --plugin-path bin/plugins $(if $(ONCE),--once)
 
 test: lint generated $(GOTESTSUM) $(KAFKA_LIBS) ## lint, generated code, race tests, a real broker, real processes
-	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --raw-command -- bash .ci/gotest
+	FENCEPOST_KAFKA_LIBS=$(KAFKA_LIBS) $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --jsonfile bin/test.json --raw-command -- bash .ci/gotest
 
 test-all: ## every count in full, and half an hour of faults twice: hours
 	FENCEPOST_FULL=1 $(MAKE) test
