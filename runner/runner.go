@@ -136,6 +136,7 @@ type wiring struct {
 	validator  *supervisor.Validator
 	supervisor *supervisor.Supervisor
 	session    *session.Session
+	offsets    offsets.Sharing
 	metrics    *metrics.Metrics // nil where none are wanted
 }
 
@@ -195,7 +196,7 @@ func (w *wiring) runTask(ctx context.Context, a supervisor.Attempt) error {
 			return p, nil
 		},
 		OpenOffsets: func(ctx context.Context) (task.Offsets, string, error) {
-			store, id, err := openOffsets(ctx, offsets.Config{Topic: g.OffsetsTopic, Connector: g.Lease.Connector, KnownID: g.OffsetsTopicID, Client: w.cfg.client(), Logger: a.Logger})
+			store, id, err := w.offsets.Open(ctx, offsets.Config{Topic: g.OffsetsTopic, Connector: g.Lease.Connector, KnownID: g.OffsetsTopicID, Client: w.cfg.client(), Logger: a.Logger})
 			if err != nil {
 				return nil, "", err
 			}
@@ -218,16 +219,6 @@ func (w *wiring) loadOffsets(ctx context.Context, connector, topic string) (supe
 		return nil, err
 	}
 	return store, nil
-}
-
-// openOffsets is a task's start: it makes sure that the topic is there and reads it.
-func openOffsets(ctx context.Context, cfg offsets.Config) (*offsets.Store, string, error) {
-	id, err := offsets.Ensure(ctx, cfg)
-	if err != nil {
-		return nil, "", err
-	}
-	store, err := offsets.Load(ctx, cfg)
-	return store, id, err
 }
 
 // Validate finds every problem of a connector's configuration with the plugins of cfg. It needs no coordinator and no broker; of cfg only PluginPath, PluginAddresses, Kafka, SocketDir, TLS, Logger and

@@ -20,36 +20,28 @@ var ownTopicSettings = map[string]string{
 	"delete.retention.ms":       "600000",
 }
 
-// Ensure makes sure that the offsets topic is there and is the one that was used before, and returns its id. It creates the topic, with one partition and the broker's default replication, only where none was ever
+// ensure makes sure that the offsets topic is there and is the one that was used before. It creates the topic, with one partition and the broker's default replication, only where none was ever
 // known; otherwise a missing or replaced topic is a LostError. A topic that is set up otherwise is used as it is, with a warning.
-func Ensure(ctx context.Context, cfg Config) (topicID string, err error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	r, err := open(&cfg)
-	if err != nil {
-		return "", err
-	}
-	defer r.close()
-
+func (r *reader) ensure(ctx context.Context) (topic kafka.TopicDescription, err error) {
+	known := r.cfg.KnownID
 	look := r.describe
-	if cfg.KnownID != "" {
+	if known != "" {
 		look = r.find
 	}
 	topic, exists, err := look(ctx)
-	if err != nil {
-		return "", err
-	}
 	switch {
-	case exists && cfg.KnownID != "" && cfg.KnownID != idOf(topic):
-		return "", &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: idOf(topic)}
+	case err != nil:
+		return topic, err
+	case exists && known != "" && known != idOf(topic):
+		return topic, &LostError{Topic: r.cfg.Topic, KnownID: known, FoundID: idOf(topic)}
 	case exists:
 		r.checkSettings(ctx)
-		return idOf(topic), allowed(topic, writing...)
-	case cfg.KnownID != "":
-		return "", &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
+		return topic, allowed(topic, writing...)
+	case known != "":
+		return topic, &LostError{Topic: r.cfg.Topic, KnownID: known}
 	}
 	if err := r.create(ctx); err != nil {
-		return "", fmt.Errorf("create offsets topic %q: %w", cfg.Topic, err)
+		return topic, fmt.Errorf("create offsets topic %q: %w", r.cfg.Topic, err)
 	}
 	// The broker that answers next may not have heard of it yet.
 	err = again(ctx, func() error {
@@ -62,10 +54,7 @@ func Ensure(ctx context.Context, cfg Config) (topicID string, err error) {
 	if err == nil {
 		err = allowed(topic, writing...)
 	}
-	if err != nil {
-		return "", err
-	}
-	return idOf(topic), nil
+	return topic, err
 }
 
 // writing is what a task may do with its offsets topic.

@@ -15,57 +15,62 @@ import (
 // pollMS bounds one wait for a record, so that the end of a context is noticed.
 const pollMS = 100
 
-// Load reads the connector's stored offsets. The caller has initialised its transactional id before, so that no earlier producer of the id can add to them (I3).
+// Open is a task's start: it makes sure that the offsets topic is there and is the one that was used before, reads the connector's stored offsets, and gives the topic's id. The caller has initialised its transactional id
+// before, so that no earlier producer of the id can add to them (I3).
 //
 // It reads committed records only, up to the high watermark that each partition has now. The last stable offset, which a read_committed reader is told as the end, won't do: a sibling's open transaction
 // may hold it below this connector's own last offset.
-func Load(ctx context.Context, cfg Config) (*Store, error) {
-	store, err := load(ctx, &cfg, (*reader).find)
-	if err == nil && store == nil {
-		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID}
-	}
-	return store, err
-}
-
-// Peek reads the connector's stored offsets for somebody who only asks: a person, or a plan's look-up. Where there is no topic, nothing is stored. Like Load it never creates the topic: one that was deleted must stay so
-// until its connector's next start, which sees that it is missing (I3).
-func Peek(ctx context.Context, cfg Config) (*Store, error) {
-	store, err := load(ctx, &cfg, (*reader).seek)
-	if err == nil && store == nil {
-		return newStore(&cfg, 0), nil
-	}
-	return store, err
-}
-
-// load reads what is stored; nil where there is no topic.
-func load(ctx context.Context, cfg *Config, look func(*reader, context.Context) (kafka.TopicDescription, bool, error)) (*Store, error) {
+func Open(ctx context.Context, cfg Config) (*Store, string, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r, err := open(cfg)
+	r, err := open(&cfg)
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.close()
+	topic, err := r.ensure(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	store, err := r.load(ctx, topic)
+	return store, idOf(topic), err
+}
+
+// Peek reads the connector's stored offsets for somebody who only asks: a person, or a plan's look-up. Where there is no topic, nothing is stored. It never creates the topic: one that was deleted must stay so
+// until its connector's next start, which sees that it is missing (I3).
+func Peek(ctx context.Context, cfg Config) (*Store, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, err := open(&cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-
-	topic, exists, err := look(r, ctx)
-	if err != nil || !exists {
+	topic, exists, err := r.seek(ctx)
+	switch {
+	case err != nil:
 		return nil, err
+	case !exists:
+		return newStore(&cfg, 0), nil
+	case cfg.KnownID != "" && idOf(topic) != cfg.KnownID:
+		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: idOf(topic)}
 	}
 	if err := allowed(topic, kafka.ACLOperationRead); err != nil {
 		return nil, err
 	}
-	// The topic may have been replaced since Ensure.
-	if id := idOf(topic); cfg.KnownID != "" && id != cfg.KnownID {
-		return nil, &LostError{Topic: cfg.Topic, KnownID: cfg.KnownID, FoundID: id}
-	}
+	return r.load(ctx, topic)
+}
+
+// load reads what is stored.
+func (r *reader) load(ctx context.Context, topic kafka.TopicDescription) (*Store, error) {
 	if len(topic.Partitions) == 0 {
-		return nil, fmt.Errorf("read offsets topic %q: %w", cfg.Topic, errNoPartitions)
+		return nil, fmt.Errorf("read offsets topic %q: %w", r.cfg.Topic, errNoPartitions)
 	}
 	targets, err := r.highWatermarks(ctx, len(topic.Partitions))
 	if err != nil {
-		return nil, fmt.Errorf("ends of offsets topic %q: %w", cfg.Topic, err)
+		return nil, fmt.Errorf("ends of offsets topic %q: %w", r.cfg.Topic, err)
 	}
-	store := newStore(cfg, int32(len(topic.Partitions)))
+	store := newStore(r.cfg, int32(len(topic.Partitions)))
 	if err := r.read(ctx, targets, store); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,7 @@
 // It never writes: Stage makes the records, and the task's publisher writes them last in the transaction that they belong to (I1). It never guesses: an offsets topic that is missing, replaced, unreadable or
 // held by an open transaction is an error, and no position is ever taken from anything but committed records (I3, I4).
 //
-// Where to read next: ensure.go for the topic, load.go for reading it, store.go for what is read and staged, key.go for the form. runner/internal/publish is the only other package that uses librdkafka.
+// Where to read next: sharing.go for who reads, ensure.go for the topic, load.go for reading it, store.go for what is read and staged, key.go for the form. runner/internal/publish is the only other package that uses librdkafka.
 package offsets
 
 import (
@@ -46,7 +46,7 @@ func (c *Config) warn(format string, args ...any) {
 	}
 }
 
-// defaultLimit bounds Ensure and Load where their context has no deadline.
+// defaultLimit bounds Open and Peek where their context has no deadline.
 const defaultLimit = 60 * time.Second
 
 // pause is between two tries of a request.
@@ -57,7 +57,7 @@ var connectionPrefixes = []string{
 	"bootstrap.", "metadata.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "broker.", "client.", "socket.", "reconnect.", "retry.", "connections.", "debug", "https.",
 }
 
-// reader is a connection for one Ensure or Load.
+// reader is a connection for one Open or Peek.
 type reader struct {
 	cfg      *Config
 	consumer *kafka.Consumer

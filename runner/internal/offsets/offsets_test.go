@@ -97,9 +97,20 @@ func (b *bed) write(records ...record) {
 	}
 }
 
+// ensured and loaded are the two halves of what Open answers.
+func ensured(ctx context.Context, cfg Config) (string, error) {
+	_, id, err := Open(ctx, cfg)
+	return id, err
+}
+
+func loaded(ctx context.Context, cfg Config) (*Store, error) {
+	store, _, err := Open(ctx, cfg)
+	return store, err
+}
+
 func (b *bed) load() *Store {
 	b.t.Helper()
-	store, err := Load(b.limited(), b.config())
+	store, err := loaded(b.limited(), b.config())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -219,9 +230,9 @@ func wantRaw(t *testing.T, got []record, want ...record) {
 	}
 }
 
-func TestEnsureCreatesTheTopicOnce(t *testing.T) {
+func TestOpenCreatesTheTopicOnce(t *testing.T) {
 	b := fakeBed(t)
-	id, err := Ensure(b.limited(), b.config())
+	id, err := ensured(b.limited(), b.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,8 +255,8 @@ func TestEnsureCreatesTheTopicOnce(t *testing.T) {
 	}
 	known := b.config()
 	known.KnownID = id
-	if again, err := Ensure(b.limited(), known); err != nil || again != id {
-		t.Errorf("the second Ensure returned %s and %v, want %s", again, err, id)
+	if again, err := ensured(b.limited(), known); err != nil || again != id {
+		t.Errorf("the second Open returned %s and %v, want %s", again, err, id)
 	}
 }
 
@@ -278,8 +289,7 @@ func TestMissingOrReplacedTopicIsAnOperatorsDecision(t *testing.T) {
 
 // looks are those for which a topic that isn't there is an operator's affair.
 var looks = map[string]func(context.Context, Config) error{
-	"Ensure": func(ctx context.Context, c Config) error { _, err := Ensure(ctx, c); return err },
-	"Load":   func(ctx context.Context, c Config) error { _, err := Load(ctx, c); return err },
+	"Open": func(ctx context.Context, c Config) error { _, _, err := Open(ctx, c); return err },
 }
 
 // behind makes the fake broker answer the next n questions for the topic as one that is behind: it doesn't know the topic or, where old, knows the one that had the name before.
@@ -393,7 +403,7 @@ func TestTopicThatIsNotCompactedIsReported(t *testing.T) {
 	cfg := b.config()
 	var warned []string
 	cfg.Warn = func(text string) { warned = append(warned, text) }
-	if _, err := Ensure(b.limited(), cfg); err != nil {
+	if _, err := ensured(b.limited(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if len(warned) != 1 || !strings.Contains(warned[0], "cleanup.policy=delete") {
@@ -550,10 +560,10 @@ func checkSibling(t *testing.T, b *bed) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := Load(ctx, b.config())
+	_, err := loaded(ctx, b.config())
 	var held *HeldError
 	if !errors.As(err, &held) || held.Position >= held.Target {
-		t.Fatalf("Load returned %v, want a HeldError", err)
+		t.Fatalf("Open returned %v, want a HeldError", err)
 	}
 	for _, want := range []string{topic, "partition 0", "open transaction"} {
 		if !strings.Contains(err.Error(), want) {
@@ -565,7 +575,7 @@ func checkSibling(t *testing.T, b *bed) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		store, err := Load(b.limited(), b.config())
+		store, err := loaded(b.limited(), b.config())
 		if err == nil {
 			if _, ok := store.Stored([]byte(`{"src":"own"}`)); !ok {
 				err = fmt.Errorf("own offset is missing: %v", shown(store))
@@ -599,10 +609,10 @@ func TestDamagedRecordIsAnErrorThatNamesIt(t *testing.T) {
 	b := fakeBed(t)
 	b.create(1)
 	b.write(record{key: `["seq",{"a":1}]`, value: `{"n":`})
-	_, err := Load(b.limited(), b.config())
+	_, err := loaded(b.limited(), b.config())
 	var damaged *DamagedError
 	if !errors.As(err, &damaged) || damaged.Offset != 0 {
-		t.Fatalf("Load returned %v, want a DamagedError", err)
+		t.Fatalf("Open returned %v, want a DamagedError", err)
 	}
 	// It is repaired as the error says.
 	b.write(record{key: `["seq",{"a":1}]`, value: `{"n":1}`})
@@ -616,7 +626,7 @@ func TestKeyThatNamesNoPartitionIsReported(t *testing.T) {
 	cfg := b.config()
 	var warned []string
 	cfg.Warn = func(text string) { warned = append(warned, text) }
-	s, err := Load(b.limited(), cfg)
+	s, err := loaded(b.limited(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

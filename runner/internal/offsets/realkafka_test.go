@@ -47,7 +47,7 @@ func checkManyCommits(t *testing.T, b *bed) {
 		cfg := b.config()
 		cfg.Connector = connector
 		began := time.Now()
-		s, err := Load(b.limited(), cfg)
+		s, err := loaded(b.limited(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,14 +82,14 @@ func TestRealKafka(t *testing.T) {
 		t.Fatalf("the topic was created, or %v", err)
 	}
 
-	id, err := Ensure(b.limited(), b.config())
+	id, err := ensured(b.limited(), b.config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := b.config()
 	known.KnownID = id
-	if again, err := Ensure(b.limited(), known); err != nil || again != id {
-		t.Errorf("the second Ensure returned %s and %v, want %s", again, err, id)
+	if again, err := ensured(b.limited(), known); err != nil || again != id {
+		t.Errorf("the second Open returned %s and %v, want %s", again, err, id)
 	}
 	t.Run("load waits for a sibling's open transaction", func(t *testing.T) { checkSibling(t, newBed(t, kafka.AdminAddr)) })
 	wantShown(t, b.load(), `{"src":"own"} → {"n":7}`)
@@ -99,18 +99,18 @@ func TestRealKafka(t *testing.T) {
 	weak := known
 	weak.Client = map[string]string{"bootstrap.servers": kafka.Addr, "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password,
 		"linger.ms": "3"}
-	if _, err := Load(b.limited(), weak); publish.Classify(err).Cause != "rights" {
-		t.Errorf("Load without rights returned %v", err)
+	if _, err := loaded(b.limited(), weak); publish.Classify(err).Cause != "rights" {
+		t.Errorf("Open without rights returned %v", err)
 	}
 	acls := kadm.NewACLs().Topics(topic).Operations(kadm.OpRead, kadm.OpDescribe).Allow("User:" + user).AllowHosts().ResourcePatternType(kadm.ACLPatternLiteral)
 	if _, err := b.admin.CreateACLs(t.Context(), acls); err != nil {
 		t.Fatal(err)
 	}
-	// Ensure is for those who write. To load, Read on the topic is enough: no right on any group is needed.
-	if _, err := Ensure(b.limited(), weak); publish.Classify(err).Cause != "rights" || !strings.Contains(err.Error(), "write") {
-		t.Errorf("Ensure without the right to write returned %v", err)
+	// Open is for those who write. To look, Read on the topic is enough: no right on any group is needed.
+	if _, err := ensured(b.limited(), weak); publish.Classify(err).Cause != "rights" || !strings.Contains(err.Error(), "write") {
+		t.Errorf("Open without the right to write returned %v", err)
 	}
-	s, err := Load(b.limited(), weak)
+	s, err := Peek(b.limited(), weak)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +119,11 @@ func TestRealKafka(t *testing.T) {
 	if _, err := b.admin.DeleteTopic(b.limited(), topic); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Ensure(b.limited(), known); publish.Classify(err).Cause != "offsets" {
-		t.Errorf("Ensure of a deleted topic returned %v", err)
+	if _, err := ensured(b.limited(), known); publish.Classify(err).Cause != "offsets" {
+		t.Errorf("Open of a deleted topic returned %v", err)
 	}
 	b.create(1)
-	if _, err := Ensure(b.limited(), known); publish.Classify(err).Cause != "offsets" {
-		t.Errorf("Ensure of a replaced topic returned %v", err)
+	if _, err := ensured(b.limited(), known); publish.Classify(err).Cause != "offsets" {
+		t.Errorf("Open of a replaced topic returned %v", err)
 	}
 }
