@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -334,6 +336,41 @@ func TestAnUnfitTopicIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestATopicThatTheBrokerDoesntKnowYetIsCheckedToo: it is there as soon as somebody wants to create it.
+func TestATopicThatTheBrokerDoesntKnowYetIsCheckedToo(t *testing.T) {
+	b := newBed(t, 1)
+	cand := b.candidate(t, "one:1", nil)
+	if _, err := kadm.NewClient(cand.client).CreateTopic(t.Context(), 2, 1, nil, logTopic); err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(b.bootstrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 1
+	b.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		m, _ := req.(*kmsg.MetadataRequest)
+		resp, is := req.ResponseKind().(*kmsg.MetadataResponse)
+		if !is || len(m.Topics) != 1 || left == 0 {
+			return nil, nil, false
+		}
+		left--
+		resp.Brokers = []kmsg.MetadataResponseBroker{{Host: host, Port: int32(number)}}
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic, one.ErrorCode = m.Topics[0].Topic, kerr.UnknownTopicOrPartition.Code
+		resp.Topics = append(resp.Topics, one)
+		return resp, nil, true
+	})
+	if _, err := cand.Campaign(t.Context()); err == nil || !strings.Contains(err.Error(), "2 partitions") || left != 0 {
+		t.Errorf("%v, %d answers left", err, left)
 	}
 }
 

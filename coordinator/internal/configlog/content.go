@@ -27,7 +27,7 @@ type Content struct {
 	overwritten []state.Record
 }
 
-// Peek reads what the log holds, for a coordinator that doesn't lead. nil means that there is no log yet.
+// Peek reads what the log holds, for a coordinator that doesn't lead. nil means that the broker that was asked knows no log yet; it may be behind, and nothing follows from it: whoever is elected asks the controller.
 func (l *Log) Peek(ctx context.Context) (*Content, error) {
 	ends, err := l.spans(ctx)
 	if err != nil || ends == nil {
@@ -39,7 +39,7 @@ func (l *Log) Peek(ctx context.Context) (*Content, error) {
 // spans is how far the log goes, and how far it can be read.
 type spans struct{ start, stable, end int64 }
 
-// spans asks for them. nil means that there is no log yet.
+// spans asks for them. nil is as for Peek.
 func (l *Log) spans(ctx context.Context) (*spans, error) {
 	admin := kadm.NewClient(l.config.Direct.Client())
 	var found spans

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -41,16 +42,18 @@ func TopicSettings() map[string]string {
 // ensureTopic creates the topic where it is missing and refuses one that can't hold the log. It returns the most bytes that a batch may have.
 func (l *Log) ensureTopic(ctx context.Context) (int, error) {
 	admin := kadm.NewClient(l.config.Direct.Client())
-	listed, err := admin.ListTopics(ctx, l.topic)
+	detail, err := l.lookUp(ctx, admin)
 	if err != nil {
-		return 0, fmt.Errorf("look up topic %q: %w", l.topic, l.explain(err))
+		return 0, err
 	}
-	detail := listed[l.topic]
 	if errors.Is(detail.Err, kerr.UnknownTopicOrPartition) {
-		if err := l.createTopic(ctx, admin); err != nil {
+		made, err := l.createTopic(ctx, admin)
+		if made || err != nil {
+			return largestBatch, err
+		}
+		if detail, err = l.appears(ctx, admin); err != nil {
 			return 0, err
 		}
-		return largestBatch, nil
 	}
 	if detail.Err != nil {
 		return 0, fmt.Errorf("look up topic %q: %w", l.topic, l.explain(detail.Err))
@@ -62,23 +65,53 @@ func (l *Log) ensureTopic(ctx context.Context) (int, error) {
 	return l.checkSettings(ctx, admin)
 }
 
-func (l *Log) createTopic(ctx context.Context, admin *kadm.Client) error {
+func (l *Log) lookUp(ctx context.Context, admin *kadm.Client) (kadm.TopicDetail, error) {
+	listed, err := admin.ListTopics(ctx, l.topic)
+	if err != nil {
+		return kadm.TopicDetail{}, fmt.Errorf("look up topic %q: %w", l.topic, l.explain(err))
+	}
+	return listed[l.topic], nil
+}
+
+// behindFor is how long a broker may not know a topic that the controller has.
+const behindFor = 5 * time.Second
+
+// appears waits until the topic is known to the broker that is asked: somebody else made it, or that broker was behind, and then it may be one that can't hold the log.
+func (l *Log) appears(ctx context.Context, admin *kadm.Client) (kadm.TopicDetail, error) {
+	ctx, cancel := context.WithTimeout(ctx, behindFor)
+	defer cancel()
+	for {
+		detail, err := l.lookUp(ctx, admin)
+		if err != nil || !errors.Is(detail.Err, kerr.UnknownTopicOrPartition) {
+			return detail, err
+		}
+		select {
+		case <-ctx.Done():
+			return detail, fmt.Errorf("look up topic %q: it is there, and the broker that was asked doesn't know it yet: %w", l.topic, detail.Err)
+		case <-time.After(metadataMinAge):
+		}
+	}
+}
+
+// createTopic makes the topic; made is false where it is there already.
+func (l *Log) createTopic(ctx context.Context, admin *kadm.Client) (made bool, err error) {
 	wanted := make(map[string]*string, len(settings))
 	for key, value := range settings {
 		wanted[key] = &value
 	}
 	brokers, err := admin.ListBrokers(ctx)
 	if err != nil {
-		return fmt.Errorf("count the brokers: %w", err)
+		return false, fmt.Errorf("count the brokers: %w", err)
 	}
 	_, err = admin.CreateTopic(ctx, 1, int16(min(len(brokers), mostReplicas)), wanted, l.topic)
-	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) { // Two coordinators may start at once.
-		return fmt.Errorf("create topic %q with one partition and %s: %w", l.topic, describeSettings(), l.explain(err))
+	if errors.Is(err, kerr.TopicAlreadyExists) { // Two coordinators may start at once.
+		return false, nil
 	}
-	if err == nil {
-		l.log.Info("created the config log", "topic", l.topic)
+	if err != nil {
+		return false, fmt.Errorf("create topic %q with one partition and %s: %w", l.topic, describeSettings(), l.explain(err))
 	}
-	return nil
+	l.log.Info("created the config log", "topic", l.topic)
+	return true, nil
 }
 
 func describeSettings() string {

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/fencepost-io/fencepost/coordinator/internal/kafkaclient"
 	"github.com/fencepost-io/fencepost/coordinator/internal/state"
 )
 
@@ -58,7 +60,7 @@ func (f *Fencer) Look(ctx context.Context, topics []string, ids map[uint32]strin
 		return nil, nil
 	}
 	admin := kadm.NewClient(f.direct.Client())
-	behind, trouble := lagging(ctx, admin, topics)
+	behind, trouble := f.lagging(ctx, topics)
 	if len(behind) == 0 {
 		return nil, trouble
 	}
@@ -94,7 +96,8 @@ func (f *Fencer) Look(ctx context.Context, topics []string, ids map[uint32]strin
 }
 
 // lagging has the partitions whose last stable offset is behind the high watermark. With an error there may be more.
-func lagging(ctx context.Context, admin *kadm.Client, topics []string) (kadm.TopicsSet, error) {
+func (f *Fencer) lagging(ctx context.Context, topics []string) (kadm.TopicsSet, error) {
+	admin := kadm.NewClient(f.direct.Client())
 	ends, err := admin.ListEndOffsets(ctx, topics...)
 	if err != nil {
 		return nil, fmt.Errorf("list high watermarks: %w", err)
@@ -109,19 +112,38 @@ func lagging(ctx context.Context, admin *kadm.Client, topics []string) (kadm.Top
 			behind.Add(end.Topic, end.Partition)
 		}
 	})
-	trouble := firstError(ends)
+	var missing []string
+	trouble := firstError(ends, &missing)
 	if trouble == nil {
-		trouble = firstError(stable)
+		trouble = firstError(stable, &missing)
 	}
-	return behind, trouble
+	return behind, cmp.Or(trouble, f.gone(ctx, missing))
 }
 
-// firstError leaves out topics that aren't there. A partition that isn't known of a topic that is there has no leader just now, whatever the broker calls it: nobody can say what hangs on it.
-func firstError(listed kadm.ListedOffsets) error {
+// gone is nil where no broker knows any of the topics: nothing hangs there. That one doesn't says little: it may be behind.
+func (f *Fencer) gone(ctx context.Context, topics []string) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	known, err := kafkaclient.Known(ctx, f.direct.Client(), topics)
+	if err != nil {
+		return err
+	}
+	for topic := range known {
+		return fmt.Errorf("look up topic %q: a broker doesn't know it yet, and another one does: %w", topic, kerr.UnknownTopicOrPartition)
+	}
+	return nil
+}
+
+// firstError leaves out topics that the broker doesn't know, and adds them to missing. A partition that isn't known of a topic that is there has no leader just now, whatever the broker calls it: nobody can say what hangs on it.
+func firstError(listed kadm.ListedOffsets, missing *[]string) error {
 	var err error
 	listed.Each(func(o kadm.ListedOffset) {
-		gone := o.Partition < 0 && errors.Is(o.Err, kerr.UnknownTopicOrPartition)
-		if o.Err == nil || gone || err != nil {
+		if o.Partition < 0 && errors.Is(o.Err, kerr.UnknownTopicOrPartition) {
+			*missing = append(*missing, o.Topic)
+			return
+		}
+		if o.Err == nil || err != nil {
 			return
 		}
 		if errors.Is(o.Err, kerr.TopicAuthorizationFailed) {

@@ -2,9 +2,12 @@ package fence_test
 
 import (
 	"context"
+	"net"
+	"strconv"
 	"sync"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -78,6 +81,55 @@ func TestALookAtFreePartitionsAsksNobodyElse(t *testing.T) {
 		if hanging, err := b.Look(t.Context(), topics, idsOf("own"), nil); err != nil || len(hanging) != 0 {
 			t.Fatalf("%v: %v, %v", topics, hanging, err)
 		}
+	}
+}
+
+// behind makes the fake broker say n times that it doesn't know a topic, as one that has not heard of it yet.
+func (b *bed) behind(t *testing.T, n int32, topic string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(b.cluster.ListenAddrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		m, _ := req.(*kmsg.MetadataRequest)
+		resp, is := req.ResponseKind().(*kmsg.MetadataResponse)
+		if !is || len(m.Topics) != 1 || m.Topics[0].Topic == nil || *m.Topics[0].Topic != topic || n == 0 {
+			return nil, nil, false
+		}
+		n--
+		resp.Brokers = []kmsg.MetadataResponseBroker{{Host: host, Port: int32(number)}}
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic, one.ErrorCode = m.Topics[0].Topic, kerr.UnknownTopicOrPartition.Code
+		resp.Topics = append(resp.Topics, one)
+		return resp, nil, true
+	})
+}
+
+// TestATopicThatOneBrokerDoesntKnowIsNotFree: a hang there would be passed over, and a decision of Kafka's own taken for none.
+func TestATopicThatOneBrokerDoesntKnowIsNotFree(t *testing.T) {
+	h := newHung(t, 2)
+	h.behind(t, 1, topic)
+	hanging, err := h.Look(t.Context(), []string{topic}, idsOf(h.id), nil)
+	if err == nil || len(hanging) != 0 {
+		t.Fatalf("hanging %v, %v", hanging, err)
+	}
+	if hanging, err = h.Look(t.Context(), []string{topic}, idsOf(h.id), nil); err != nil || len(hanging) != 1 {
+		t.Fatalf("hanging %v, %v", hanging, err)
+	}
+	h = newHung(t, 2)
+	h.behind(t, 1, stateTopic)
+	hanging = []state.Hang{{ID: h.id, Topic: topic, ProducerID: h.producer, ProducerEpoch: h.epoch}}
+	if proven, err := h.Prove(t.Context(), h.id, hanging, state.Decision{}); err == nil {
+		t.Fatalf("proven %v: %v", proven[0].Outcome, proven[0].Proof)
+	}
+	if proven, err := h.Prove(t.Context(), h.id, hanging, state.Decision{}); err != nil || proven[0].Outcome != state.OutcomeCommitted {
+		t.Fatalf("proven %v, %v", proven, err)
 	}
 }
 

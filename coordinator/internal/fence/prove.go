@@ -126,36 +126,28 @@ func (f *Fencer) history(ctx context.Context, id string) (history, error) {
 	defer cancel()
 	admin := kadm.NewClient(f.direct.Client())
 	topics, err := admin.ListTopicsWithInternal(ctx, transactionState)
-	if none := unreadable(err); none != "" { // the client answers a refusal of the one topic that is asked for with an error of its own
-		return history{none: none}, nil
-	}
-	if err != nil {
-		return history{}, fmt.Errorf("describe %s: %w", transactionState, err)
-	}
 	topic := topics[transactionState]
-	if none := unreadable(topic.Err); none != "" {
-		return history{none: none}, nil
+	if err == nil { // the client answers a refusal of the one topic that is asked for with an error of its own
+		err = topic.Err
 	}
-	if topic.Err != nil || len(topic.Partitions) == 0 {
-		return history{}, fmt.Errorf("describe %s: %w", transactionState, cmp.Or[error](topic.Err, errors.New("it has no partitions")))
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return history{none: "this broker keeps no " + transactionState}, f.gone(ctx, []string{transactionState})
+	case forbidden(err):
+		return history{none: mayNotRead}, nil
+	case err != nil || len(topic.Partitions) == 0:
+		return history{}, fmt.Errorf("describe %s: %w", transactionState, cmp.Or(err, errors.New("it has no partitions")))
 	}
 	past, err := f.read(ctx, admin, id, partitionOf(id, len(topic.Partitions)))
-	if none := unreadable(err); none != "" {
-		return history{none: none}, nil
+	if forbidden(err) {
+		return history{none: mayNotRead}, nil
 	}
 	return past, err
 }
 
-// unreadable says why the topic can't be read at all; empty where that isn't so.
-func unreadable(err error) string {
-	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return "this broker keeps no " + transactionState
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return "the coordinator's user may not read " + transactionState + " (the right Read on that topic would let it)"
-	}
-	return ""
-}
+const mayNotRead = "the coordinator's user may not read " + transactionState + " (the right Read on that topic would let it)"
+
+func forbidden(err error) bool { return errors.Is(err, kerr.TopicAuthorizationFailed) }
 
 // partitionOf is where the decisions about an id are: Java's abs(hashCode(id)) % partitions.
 func partitionOf(id string, partitions int) int32 {

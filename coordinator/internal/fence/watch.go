@@ -154,7 +154,7 @@ func (w *Watcher) behind(ctx context.Context, targets []state.Watch) map[string]
 	behind := map[string]bool{}
 	for chunk := range slices.Chunk(slices.Compact(topics), watchTopics) {
 		ctx, cancel := context.WithTimeout(ctx, lookBudget)
-		lagging, err := lagging(ctx, w.admin, chunk)
+		lagging, err := w.config.Fencer.lagging(ctx, chunk)
 		cancel()
 		if err != nil && !ended(ctx) {
 			w.config.Fencer.log.Debug("not looked everywhere", "topics", len(chunk), "error", err)

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -91,8 +92,11 @@ func (f *Fencer) fate(ctx context.Context, admin *kadm.Client, p part, producer 
 	}
 	start, ok := starts.Lookup(p.topic, p.partition)
 	end, there := ends.Lookup(p.topic, p.partition)
-	if !ok || !there || start.Err != nil || end.Err != nil {
-		return state.OutcomeUnknown, nil // a topic that is gone, for example
+	if !ok || !there { // The topic or the partition is gone, or only the broker that was asked doesn't know it.
+		return state.OutcomeUnknown, f.gone(ctx, []string{p.topic})
+	}
+	if err := cmp.Or(start.Err, end.Err); err != nil {
+		return "", fmt.Errorf("list offsets of %s: %w", p, err)
 	}
 	client, err := kgo.NewClient(append(f.direct.Client().Opts(), kgo.FetchMaxWait(250*time.Millisecond), kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{p.topic: {p.partition: kgo.NewOffset().At(start.Offset)}}))...)
