@@ -247,6 +247,7 @@ func (h *hangs) aborts() {
 
 // TestHanging provokes hangs in a partition of replication factor 1 without its broker, half of them commits and half aborts: each is found before its task writes there again, and ended as it was decided.
 func TestHanging(t *testing.T) {
+	t.Parallel()
 	rounds := tenth(100 / hangTasks)
 	h := newHangs(t, "hang", rounds)
 	for round := range rounds {
@@ -269,6 +270,7 @@ func TestHanging(t *testing.T) {
 
 // TestHangingEndedTheWrongWayIsSeen plants the mistake that matters: every hang is ended in the other direction. The verdict must see it, or TestHanging proves nothing.
 func TestHangingEndedTheWrongWayIsSeen(t *testing.T) {
+	t.Parallel()
 	for name, provoke := range map[string]func(*hangs){"commits": (*hangs).commits, "aborts": (*hangs).aborts} {
 		t.Run(name, func(t *testing.T) {
 			h := newHangs(t, "wrong-"+name, 1, "FENCEPOST_FAULT=heal:wrong-way")
@@ -290,6 +292,7 @@ func TestHangingEndedTheWrongWayIsSeen(t *testing.T) {
 
 // TestHangingAfterASingleBrokerWasKilled kills the only broker again and again while many tasks commit: some commits hang, most don't, and it makes no difference to a reader.
 func TestHangingAfterASingleBrokerWasKilled(t *testing.T) {
+	t.Parallel()
 	kills := tenth(30)
 	const tasks = 10
 	broker := harness.OwnKafka(t, kafka.Options{})

@@ -25,6 +25,7 @@ import (
 
 // TestExpiredTransactionalIDCostsAPause: a task that is idle for longer than the broker keeps its transactional id delivers the next record all the same.
 func TestExpiredTransactionalIDCostsAPause(t *testing.T) {
+	t.Parallel()
 	broker := harness.OwnKafka(t, kafka.Options{Properties: map[string]string{
 		"transactional.id.expiration.ms": "3000", "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
 		"producer.id.expiration.ms": "3000", "producer.id.expiration.check.interval.ms": "500",
@@ -85,6 +86,7 @@ func TestExpiredTransactionalIDCostsAPause(t *testing.T) {
 // TestBrokersAwayCostAPause: three brokers, of which those go one after the other that lead the partitions and coordinate the transactions; then all at once. Leaders move, the coordinator of the transaction moves, and every record
 // is there once and in order.
 func TestBrokersAwayCostAPause(t *testing.T) {
+	t.Parallel()
 	cluster := harness.OwnCluster(t, kafka.Options{})
 	bed := harness.New(t, "leaders", cluster.Addr())
 	load := numbers{topic: "leaders.numbers", count: 12_000, partitions: 2, tasks: 1, transaction: 100, rate: 400}
@@ -135,6 +137,7 @@ func coordinatorOf(t *testing.T, admin *kadm.Client, id string) int32 {
 
 // TestTasksResumeByThemselvesWhenTheBrokerIsBack: twenty tasks, and a broker that is away for long enough that every transaction has expired.
 func TestTasksResumeByThemselvesWhenTheBrokerIsBack(t *testing.T) {
+	t.Parallel()
 	const tasks, away = 20, 15 * time.Second
 	broker := harness.OwnKafka(t, kafka.Options{})
 	bed := harness.New(t, "away", broker.Addr)

@@ -41,6 +41,7 @@ var short = map[string]string{"producer.override.transaction.timeout.ms": "3000"
 
 // TestRewindCostsAPauseAndNoOperator: whatever a transaction is lost by, the task goes on by itself from the stored offsets, and a reader sees every record once and in order.
 func TestRewindCostsAPauseAndNoOperator(t *testing.T) {
+	t.Parallel()
 	broker := harness.LinkedKafkaWith(t, 1, kafka.Options{})
 	bed := harness.New(t, "rewind", broker.Addr)
 	bed.StartCoordinator()

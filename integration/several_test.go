@@ -143,6 +143,7 @@ func TestFailoverOfALeaderThatHangs(t *testing.T) {
 
 // TestRightsTakenAwayWhileRunning from the leader, one after the other: it says which is missing and on what, damages nothing, and leads again when it is back.
 func TestRightsTakenAwayWhileRunning(t *testing.T) {
+	t.Parallel()
 	broker := securedBroker(t)
 	s := newSecured(t, broker, "taken")
 	load := numbers{topic: "taken-numbers", count: 20_000, partitions: 1, tasks: 1, transaction: 100, rate: 500}

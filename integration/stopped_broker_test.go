@@ -11,6 +11,7 @@ import (
 // TestHangingPartsOfOneTransactionGoTheSameWay: a single broker is stopped, with SIGTERM, while ten tasks commit, and is away until every open transaction has expired. It calls commits complete whose markers it never wrote, and the
 // abort of the transaction that each of these ids had begun meanwhile deletes the parts that it names. What is left hanging of the commit has to go the same way as its offsets.
 func TestHangingPartsOfOneTransactionGoTheSameWay(t *testing.T) {
+	t.Parallel()
 	rounds := 1
 	if full() {
 		rounds = 10
