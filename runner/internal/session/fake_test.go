@@ -41,6 +41,7 @@ type bed struct {
 	dials   int
 	nets    map[string]*bufconn.Listener
 	streams map[string]chan *peer
+	servers []*grpc.Server
 	stop    context.CancelFunc
 	ended   chan error
 }
@@ -89,60 +90,69 @@ func (s *server) Session(rpc grpc.BidiStreamingServer[runnerv1.SessionRequest, r
 func run(t *testing.T, names []string, test func(t *bed), given ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bed{T: t, events: make(chan session.Event, 100), nets: map[string]*bufconn.Listener{}, streams: map[string]chan *peer{}, started: time.Now(), ended: make(chan error, 1)}
-		var servers []*grpc.Server
-		for _, n := range names {
-			b.nets[n], b.streams[n] = bufconn.Listen(1<<20), make(chan *peer, 100)
-			s := grpc.NewServer()
-			runnerv1.RegisterCoordinatorServer(s, &server{t: t, streams: b.streams[n]})
-			go s.Serve(b.nets[n])
-			servers = append(servers, s)
-		}
-		var addresses []string
-		if given == nil {
-			given = names
-		}
-		for _, n := range given {
-			addresses = append(addresses, "passthrough:///"+n)
-		}
-		s, err := session.New(session.Config{
-			Name: "runner-1", ProcessID: "p1", Version: "test", Coordinators: addresses, Logger: hclog.NewNullLogger(),
-			Deliver: func(e session.Event) error {
-				if b.full.Load() {
-					return errors.New("the queue is full")
-				}
-				b.events <- e
-				return nil
-			},
-			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-				b.mu.Lock()
-				b.dials++
-				l := b.nets[address]
-				b.mu.Unlock()
-				if l == nil {
-					return nil, errors.New("nobody listens")
-				}
-				return l.DialContext(ctx)
-			})},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.session = s
-		ctx, stop := context.WithCancel(t.Context())
-		b.stop = stop
-		go func() { b.ended <- s.Run(ctx) }()
-		defer func() {
-			stop()
-			if err := <-b.ended; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-			for _, s := range servers {
-				s.Stop()
-			}
-		}()
+		b := newBed(t, names, given)
+		defer b.close()
 		test(b)
 	})
+}
+
+// newBed starts a session and its coordinators, in a bubble.
+func newBed(t *testing.T, names, given []string, opts ...grpc.ServerOption) *bed {
+	t.Helper()
+	b := &bed{T: t, events: make(chan session.Event, 100), nets: map[string]*bufconn.Listener{}, streams: map[string]chan *peer{}, started: time.Now(), ended: make(chan error, 1)}
+	for _, n := range names {
+		b.nets[n], b.streams[n] = bufconn.Listen(1<<20), make(chan *peer, 100)
+		s := grpc.NewServer(opts...)
+		runnerv1.RegisterCoordinatorServer(s, &server{t: t, streams: b.streams[n]})
+		go s.Serve(b.nets[n])
+		b.servers = append(b.servers, s)
+	}
+	var addresses []string
+	if given == nil {
+		given = names
+	}
+	for _, n := range given {
+		addresses = append(addresses, "passthrough:///"+n)
+	}
+	s, err := session.New(session.Config{
+		Name: "runner-1", ProcessID: "p1", Version: "test", Coordinators: addresses, Logger: hclog.NewNullLogger(),
+		Deliver: func(e session.Event) error {
+			if b.full.Load() {
+				return errors.New("the queue is full")
+			}
+			b.events <- e
+			return nil
+		},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			b.mu.Lock()
+			b.dials++
+			l := b.nets[address]
+			b.mu.Unlock()
+			if l == nil {
+				return nil, errors.New("nobody listens")
+			}
+			return l.DialContext(ctx)
+		})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.session = s
+	ctx, stop := context.WithCancel(t.Context())
+	b.stop = stop
+	go func() { b.ended <- s.Run(ctx) }()
+	return b
+}
+
+// close ends the session and its coordinators.
+func (b *bed) close() {
+	b.stop()
+	if err := <-b.ended; err != nil {
+		b.Errorf("Run: %v", err)
+	}
+	for _, s := range b.servers {
+		s.Stop()
+	}
 }
 
 // accept waits for a stream and its Hello.

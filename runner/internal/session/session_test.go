@@ -2,11 +2,14 @@ package session_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	runnerv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/runner/v1"
@@ -438,4 +441,32 @@ func TestProtocolErrorsEndTheStream(t *testing.T) {
 		p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_StartPlan{StartPlan: &runnerv1.StartPlan{}}}) // Of no tasks.
 		t.welcome("c1")
 	})
+}
+
+// TestAnIdleSessionKeepsItsConnection: with long leases a session has nothing to say for minutes, and pings. A server that permits pings every second, as the coordinator does (coordinator.TestIdleClientsKeepTheirConnection), never ends it for
+// that; one that permits none does, so that this test can fail.
+func TestAnIdleSessionKeepsItsConnection(t *testing.T) {
+	for _, permits := range []bool{true, false} {
+		t.Run(fmt.Sprintf("permitted %t", permits), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var opts []grpc.ServerOption
+				if permits {
+					opts = append(opts, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
+				}
+				b := newBed(t, []string{"c1"}, nil, opts...)
+				defer b.close()
+				p, _ := b.accept("c1")
+				p.send(&runnerv1.SessionResponse{Message: &runnerv1.SessionResponse_Welcome{Welcome: &runnerv1.Welcome{Cluster: "test", LeaseTtlMs: 3_600_000, HeartbeatMs: 1_200_000, Level: 1}}})
+				b.event()
+				if !permits {
+					b.accept("c1") // within a minute
+					return
+				}
+				wait(12 * time.Minute)
+				if dials, _ := b.listen("c1", b.nets["c1"]); dials != 1 {
+					t.Errorf("dialled %d times", dials)
+				}
+			})
+		})
+	}
 }
