@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -133,17 +134,38 @@ func (p *Producer) refusalCause(code int) error {
 	case C.FP_NO_TOPIC:
 		return fmt.Errorf("the record's topic is not declared")
 	}
-	if kafka.ErrorCode(code) == kafka.ErrFatal {
+	switch kafka.ErrorCode(code) {
+	case kafka.ErrFatal:
 		if err := p.client.GetFatalError(); err != nil {
+			return err
+		}
+	case kafka.ErrState:
+		if err := p.failedBefore(); err != nil {
 			return err
 		}
 	}
 	return kafka.NewError(kafka.ErrorCode(code), "", false)
 }
 
+// failedBefore is why the open transaction takes no more records: a broker refused one while others were still handed over. librdkafka refuses those with ErrState alone. It says why to whoever begins a transaction, which in an open one
+// does nothing else.
+func (p *Producer) failedBefore() error {
+	if p.begun.IsZero() {
+		return nil
+	}
+	k, ok := errors.AsType[kafka.Error](p.client.BeginTransaction())
+	if !ok || !k.TxnRequiresAbort() {
+		return nil
+	}
+	return k
+}
+
 func (p *Producer) refusal(err error, topic string, record int) error {
 	e := p.wrap(opProduce, err)
 	e.Topic, e.Record = topic, record
+	if p.queue.failures {
+		e.Failure = p.events.failure()
+	}
 	return e
 }
 

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/confluentinc/confluent-kafka-go/v2/kafka"
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -248,6 +250,52 @@ func TestCommitIsRefusedAfterARefusedRecord(t *testing.T) {
 	}
 	transact(t, p, numbered(0, 1, 1), topic)
 	wantNumbered(t, bed.read(t, topic), 1, 1)
+}
+
+// TestARecordAfterARefusedOneSaysWhy: a transaction takes no more records once a broker has refused one, and the error is about the one that was refused. (Without that a record that is too large, in a transaction that is open for long,
+// was "Erroneous state", again and again.)
+func TestARecordAfterARefusedOneSaysWhy(t *testing.T) {
+	for _, reports := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reports %t", reports), func(t *testing.T) {
+			bed, cluster := fakeBed(t)
+			p, topic := bed.producer(t, "a", func(cfg *Config) { cfg.DeliveryReports = reports }), bed.topic(t, 1, nil)
+			cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				resp := req.ResponseKind().(*kmsg.ProduceResponse)
+				for _, rt := range req.(*kmsg.ProduceRequest).Topics {
+					st := kmsg.NewProduceResponseTopic()
+					st.Topic, st.TopicID = rt.Topic, rt.TopicID
+					for _, rp := range rt.Partitions {
+						sp := kmsg.NewProduceResponseTopicPartition()
+						sp.Partition, sp.ErrorCode = rp.Partition, kerr.MessageTooLarge.Code
+						st.Partitions = append(st.Partitions, sp)
+					}
+					resp.Topics = append(resp.Topics, st)
+				}
+				return resp, nil, true
+			})
+			if err := p.Begin(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Produce(short(t), batchOf("large"), []string{"", topic}); err != nil {
+				t.Fatal(err)
+			}
+			if left := p.client.Flush(10_000); left > 0 {
+				t.Fatalf("%d records have no answer", left)
+			}
+			err := p.Produce(short(t), batchOf("next"), []string{"", topic})
+			if v := Classify(err); v.Class != Fail || v.Cause != "record" || !strings.Contains(v.Text, topic) {
+				t.Errorf("Produce returned %v, verdict %+v", err, v)
+			}
+			if err := p.Commit(short(t)); err == nil {
+				t.Error("Commit returned nil")
+			}
+			if err := p.Abort(short(t)); err != nil {
+				t.Fatal(err)
+			}
+			transact(t, p, numbered(0, 1, 1), topic)
+			wantNumbered(t, bed.read(t, topic), 1, 1)
+		})
+	}
 }
 
 func TestBatchThatDoesNotFitTogetherIsRefused(t *testing.T) {
