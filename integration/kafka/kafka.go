@@ -40,6 +40,8 @@ type Options struct {
 	Fast bool
 	// Links are addresses HOST:PORT of proxies that a test can cut. Each has a listener of its own, which tells clients to come by that address and no other: see Broker.Behind. Not together with Users or StartCluster.
 	Links []string
+	// Clock, where set, is what the broker reads the time from.
+	Clock *Clock
 	// Brokers is how many brokers StartCluster starts; 0 is 3. Start starts one, whatever this is.
 	Brokers int
 }
@@ -133,6 +135,7 @@ func (b *Broker) launch() error {
 		Name: "kafka",
 		Path: "java",
 		Args: b.java("kafka.Kafka", b.path("server.properties")),
+		Env:  b.opts.Clock.env(),
 		Log:  b.path("broker.log"),
 	})
 	if err != nil {

@@ -57,6 +57,8 @@ const (
 	CauseDelivery = "delivery"
 	// CauseRecord: a record can't be published.
 	CauseRecord = "record"
+	// CauseTimestamp: the topic refuses a record's time.
+	CauseTimestamp = "timestamp"
 	// CauseTopic: a topic doesn't exist or isn't allowed.
 	CauseTopic = "topic"
 	// CauseRights: a right is missing.
@@ -214,7 +216,7 @@ var rules = makeRules(
 	group{rule{Fail, CauseRecord, "the record is larger than allowed: raise the topic's max.message.bytes (the broker's message.max.bytes), or lower producer.override.batch.size below it if a single record is not that large"}, []kafka.ErrorCode{
 		kafka.ErrMsgSizeTooLarge, kafka.ErrRecordListTooLarge, kafka.ErrInvalidMsgSize, kafka.ErrOffsetMetadataTooLarge, kafka.ErrInvalidCommitOffsetSize,
 	}},
-	group{rule{Fail, CauseRecord, "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms refuses the record's timestamp"}, []kafka.ErrorCode{
+	group{rule{Fail, CauseTimestamp, "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms refuses the record's timestamp, or this host's time where the record has none of its own"}, []kafka.ErrorCode{
 		kafka.ErrInvalidTimestamp,
 	}},
 	group{rule{Fail, CauseRecord, "the topic refuses the record: a compacted topic needs a key on each"}, []kafka.ErrorCode{

@@ -98,7 +98,7 @@ func checkFailedDeliveries(t *testing.T, bed *bed, b *broker.Broker) {
 		causeNamed string
 	}{
 		{"too large", map[string]string{"max.message.bytes": "1000"}, batchOf(strings.Repeat("x", 5000)), false, false, Fail, "record", "record"},
-		{"timestamp", map[string]string{}, far, false, false, Fail, "record", "record"},
+		{"timestamp", map[string]string{}, far, false, false, Fail, "timestamp", "timestamp"},
 		{"null key", map[string]string{"cleanup.policy": "compact"}, batchOf("x"), false, false, Fail, "record", "record"},
 		{"not authorised", map[string]string{}, batchOf("x"), true, false, Fail, "rights", "rights"},
 		{"unknown topic", nil, batchOf("x"), false, false, Again, "delivery", "topic"},

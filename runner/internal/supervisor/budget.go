@@ -28,6 +28,7 @@ var limits = map[string]limit{
 	// Whoever puts these right doesn't touch the task.
 	publish.CauseLogin:   {0, time.Second, 30 * time.Second},
 	publish.CauseOffsets: {0, time.Second, 30 * time.Second},
+	task.CauseClock:      {0, time.Second, 10 * time.Second},
 	// The plugin itself says that its source may come back: about half an hour.
 	task.CauseSource: {60, 100 * time.Millisecond, 30 * time.Second},
 	// The limits of a transaction can't be halved for ever.

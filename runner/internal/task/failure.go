@@ -47,6 +47,9 @@ const (
 	CauseFenced = publish.CauseFenced
 	// CauseExpired: a transaction was open for too long. The next attempt takes smaller ones.
 	CauseExpired = publish.CauseExpired
+	// CauseTimestamp: Kafka refuses a record's time. CauseClock: it is this host's time, since no record of the transaction has one of its own.
+	CauseTimestamp = publish.CauseTimestamp
+	CauseClock     = "clock"
 	// CauseHost: this host can't run the plugin, or has no room; another one may.
 	CauseHost = "host"
 	// CauseUnproven: there is no leader, and no transaction succeeds.

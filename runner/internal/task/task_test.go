@@ -531,3 +531,27 @@ func TestNoAbortWhileALostBrokerIsNotLookedAfter(t *testing.T) {
 		}
 	})
 }
+
+// TestARefusedClockIsWaitedFor: where Kafka refuses a time that this host gave, clocks differ, and the task goes on when they don't. A time of the source's own is the record's fault, which stays.
+func TestARefusedClockIsWaitedFor(t *testing.T) {
+	dated := numbered(1, 1, 0, 3)
+	dated.TimestampMS = source.I64(nil).Append(1).Append(1).Append(1).Append(1)
+	for _, c := range []struct {
+		batch *source.Batch
+		class Class
+		cause string
+	}{{numbered(1, 1, 0, 3), Again, CauseClock}, {dated, Fail, CauseTimestamp}} {
+		t.Run(c.cause, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(sends(c.batch))
+				b.k.trouble = func(call string) error {
+					if call == "commit" {
+						return refused(publish.Fail, CauseTimestamp)
+					}
+					return nil
+				}
+				fails(t, Run(t.Context(), b.cfg), c.class, c.cause)
+			})
+		})
+	}
+}

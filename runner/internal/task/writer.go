@@ -54,6 +54,8 @@ type txn struct {
 	// continues: the last source event goes on in the next batch. marked: a source transaction is whole here.
 	continues, marked bool
 	largest           largest
+	// dated: a record has a time of its own. The others, and the offsets, have this host's.
+	dated bool
 }
 
 // pending says whether there is anything to commit.
@@ -285,6 +287,7 @@ func (w *writer) produce(ctx context.Context, e *entry) error {
 	t.owed += e.records
 	t.bytes += int64(len(e.batch.Arena))
 	t.largest.look(e)
+	t.dated = t.dated || len(e.batch.TimestampMS) > 0
 	if t.bytes > maxOpenBytes && !w.mayEnd() {
 		return failure(Fail, CauseConfig, "a transaction that the source doesn't end has grown to %d records and %d bytes, the limit is %d bytes%s", t.records, t.bytes, maxOpenBytes, w.whyOpen())
 	}
@@ -363,6 +366,9 @@ func (w *writer) failed(err error) error {
 	f := fromKafka(err)
 	if now := time.Now(); w.txn.open && f.Cause == CauseFenced && !now.Before(w.expiry()) {
 		return w.expired(now, ": "+err.Error())
+	}
+	if f.Cause == CauseTimestamp && !w.txn.dated {
+		return failure(Again, CauseClock, "the clocks of this host and of the broker differ by more than Kafka allows (message.timestamp.after.max.ms of the topic, usually an hour); the task goes on when they are right: %w", err)
 	}
 	return w.named(f)
 }
