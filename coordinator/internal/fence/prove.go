@@ -44,6 +44,8 @@ func unproven(format string, args ...any) proof { return proof{why: fmt.Sprintf(
 // history is what the transaction coordinator decided about one id, in order.
 type history struct {
 	decided []decided
+	// replicas are the brokers that have it: one of them has set the times of the decisions.
+	replicas []int32
 	// none says why there is no history; empty where it could be read.
 	none string
 }
@@ -138,10 +140,12 @@ func (f *Fencer) history(ctx context.Context, id string) (history, error) {
 	case err != nil || len(topic.Partitions) == 0:
 		return history{}, fmt.Errorf("describe %s: %w", transactionState, cmp.Or(err, errors.New("it has no partitions")))
 	}
-	past, err := f.read(ctx, admin, id, partitionOf(id, len(topic.Partitions)))
+	partition := partitionOf(id, len(topic.Partitions))
+	past, err := f.read(ctx, admin, id, partition)
 	if forbidden(err) {
 		return history{none: mayNotRead}, nil
 	}
+	past.replicas = topic.Partitions[partition].Replicas
 	return past, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -30,20 +31,26 @@ func (f *Fencer) direction(ctx context.Context, h state.Hang, hangs []state.Hang
 	if p.torn == nil {
 		return p, nil
 	}
-	return f.whole(ctx, h, *p.torn, hangs)
+	return f.whole(ctx, h, *p.torn, hangs, past.replicas)
 }
 
 // whole finds which way the other parts of a transaction went, so that what hangs of it goes the same: a transaction is atomic (I1), and its offsets are one of its parts. Where some were committed and others aborted nobody
 // can make it whole any more, and nothing is proven.
 //
-// A part's own marker is the first of the producer that was written there after the decision. That compares the clocks of the id's coordinator and of the partition's leader, so it is told only where both are one broker.
-func (f *Fencer) whole(ctx context.Context, h state.Hang, d decided, hangs []state.Hang) (proof, error) {
+// A part's own marker is the first of the producer that was written there after the decision. The decision has its time from the broker that coordinated the id, and the marker has its own from the leader that the partition had then, so
+// this is told only where one broker must have set all of them: it alone has these partitions (a cluster of one, or a replication factor of 1). keepers are those that have the decision.
+//
+// With several replicas it can't be told soundly, whoever is asked. Clocks of two brokers differ by more than two transactions of a task are apart. Today's leaders are asked, and what was written before the broker died may be
+// another's: the leader epoch of a batch names no broker, and a death is just what changes it. Counting the producer's markers in the order of its decisions, without any clock, fails as well: a skipped marker leaves no gap, since the
+// next one ends both transactions, a coordinator that got no answer writes one again, which makes up for it, and retention and compaction take old ones. Epochs don't tell the two transactions apart (a client's next transaction has
+// the same one), nor do sequence numbers, which run on. What is left then is named, and a person decides.
+func (f *Fencer) whole(ctx context.Context, h state.Hang, d decided, hangs []state.Hang, keepers []int32) (proof, error) {
 	admin := kadm.NewClient(f.direct.Client())
-	brokers, err := admin.ListBrokers(ctx)
+	one, err := f.oneClock(ctx, admin, d, keepers)
 	if err != nil {
-		return proof{}, fmt.Errorf("list brokers: %w", err)
+		return proof{}, err
 	}
-	if len(brokers) != 1 {
+	if !one {
 		return unproven("it was %s, and a later transaction of the id, which was not, may have decided its parts on other partitions", d.outcome), nil
 	}
 	fates := map[state.Outcome][]part{}
@@ -69,6 +76,25 @@ func (f *Fencer) whole(ctx context.Context, h state.Hang, d decided, hangs []sta
 	return proof{outcome: d.outcome, by: proofState}, nil
 }
 
+// oneClock says whether one broker alone has what is compared, and so has set all times in it.
+func (f *Fencer) oneClock(ctx context.Context, admin *kadm.Client, d decided, keepers []int32) (bool, error) {
+	var names []string
+	for _, t := range d.partitions {
+		names = append(names, t.Topic)
+	}
+	topics, err := admin.ListTopicsWithInternal(ctx, names...)
+	if err != nil {
+		return false, fmt.Errorf("find who has %v: %w", names, err)
+	}
+	for _, p := range d.parts() {
+		// What isn't known has no fate either.
+		if detail, is := topics[p.topic].Partitions[p.partition]; is && !slices.Equal(detail.Replicas, keepers) {
+			return false, nil
+		}
+	}
+	return len(keepers) == 1, nil
+}
+
 func hanging(p part, producer int64, hangs []state.Hang) bool {
 	for _, h := range hangs {
 		if h.Topic == p.topic && h.Partition == p.partition && h.ProducerID == producer {
@@ -92,8 +118,11 @@ func (f *Fencer) fate(ctx context.Context, admin *kadm.Client, p part, producer 
 	}
 	start, ok := starts.Lookup(p.topic, p.partition)
 	end, there := ends.Lookup(p.topic, p.partition)
-	if !ok || !there { // The topic or the partition is gone, or only the broker that was asked doesn't know it.
-		return state.OutcomeUnknown, f.gone(ctx, []string{p.topic})
+	if !ok || !there {
+		if _, unknown := ends.Lookup(p.topic, -1); unknown { // It is gone, or only the broker that was asked doesn't know it.
+			return state.OutcomeUnknown, f.gone(ctx, []string{p.topic})
+		}
+		return state.OutcomeUnknown, nil
 	}
 	if err := cmp.Or(start.Err, end.Err); err != nil {
 		return "", fmt.Errorf("list offsets of %s: %w", p, err)
