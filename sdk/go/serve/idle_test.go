@@ -94,6 +94,55 @@ func TestAnIdlePluginKeepsItsConnection(t *testing.T) {
 	}
 }
 
+// TestAPluginThatIsStoppedLosesItsStreams: a process that hangs answers no ping. Its streams end within the half minute that the runner's pings take, although nothing is closed and nothing is sent.
+func TestAPluginThatIsStoppedLosesItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, listener := newServer(quiet{}).grpc, bufconn.Listen(1<<20)
+		go func() { _ = server.Serve(listener) }()
+		defer server.Stop()
+		var stopped atomic.Bool
+		conn, err := grpc.NewClient("passthrough:///plugin", append(host.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				c, err := listener.DialContext(ctx)
+				return &muted{Conn: c, muted: &stopped}, err
+			}))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		plugin := pluginv1.NewPluginClient(conn)
+		stream, err := plugin.Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&pluginv1.PlanRequest{Message: &pluginv1.PlanRequest_Open{Open: &pluginv1.PlanOpen{}}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stopped.Store(true)
+		began := time.Now()
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("the stream ended with %v", err)
+		}
+		if took := time.Since(began); took > 31*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// muted is a connection whose other side may stop: what is written goes nowhere.
+type muted struct {
+	net.Conn
+	muted *atomic.Bool
+}
+
+func (m *muted) Write(b []byte) (int, error) {
+	if m.muted.Load() {
+		return len(b), nil
+	}
+	return m.Conn.Write(b)
+}
+
 // quiet is a plugin whose plan waits.
 type quiet struct{ source.Plugin }
 

@@ -31,7 +31,8 @@
 // connector: a plain line is logged as it is; a line that is a JSON object with "@level" and "@message" (hclog's form) keeps its
 // level and its other keys. The plugin must also serve grpc.health.v1.Health with the service name "plugin" as SERVING; the
 // runner asks it right after the handshake, and the start fails where the answer doesn't come within the start time-out (10 s). Its HTTP/2 keepalive sends a ping every 20 s, also while no stream
-// is open: a server must permit pings that often (most libraries' default is 5 minutes, and answers with ENHANCE_YOUR_CALM).
+// is open: a server must permit pings that often (most libraries' default is 5 minutes, and a quiet plan's connection then ends with ENHANCE_YOUR_CALM after a minute or two). On gRPC's C core, which Python's and C++'s are made of, the
+// server's options for it are grpc.http2.min_ping_interval_without_data_ms=5000 and grpc.keepalive_permit_without_calls=1.
 //
 // A plugin must end when its stdin reaches end of file: that is how it learns that its runner is gone. To stop it the runner goes
 // down a ladder, each step with its own deadline: Drain on every Run stream, Shutdown, stdin closed, SIGTERM, and SIGKILL for the whole
