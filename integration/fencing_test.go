@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost-io/fencepost/integration/puppet"
 	"github.com/fencepost-io/fencepost/integration/reader"
 	"github.com/fencepost-io/fencepost/integration/scene"
+	controlv1 "github.com/fencepost-io/fencepost/proto/gen/go/fencepost/control/v1"
 )
 
 // puppetOn starts a coordinator with a runner that runs nothing, and a connector of so many tasks.
@@ -111,8 +112,11 @@ func TestFencingIsRepeatedUntilTheBrokerSaysOk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	const busy = 3
+	const busy = 5
 	prefix := "fencepost.concurrent.numbers."
+	bed := harness.New(t, "concurrent", cluster.ListenAddrs()[0])
+	harness.CreateTopic(t, bed.Bootstrap, "concurrent.zombie", 1)
+	zombie := openTransaction(t, bed.Bootstrap, prefix+"0", "concurrent.zombie")
 	var mu sync.Mutex
 	asked := map[string]string{}
 	cluster.ControlKey(int16(kmsg.DescribeTransactions), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -142,7 +146,7 @@ func TestFencingIsRepeatedUntilTheBrokerSaysOk(t *testing.T) {
 		resp.ErrorCode, resp.ProducerID, resp.ProducerEpoch = kerr.ConcurrentTransactions.Code, -1, -1
 		return resp, nil, true
 	})
-	s := scene.New(harness.New(t, "concurrent", cluster.ListenAddrs()[0]), 1)
+	s := scene.New(bed, 1)
 	s.Runner("a", nil)
 	w := s.Numbers("numbers", 2, 50)
 	mu.Lock()
@@ -153,8 +157,53 @@ func TestFencingIsRepeatedUntilTheBrokerSaysOk(t *testing.T) {
 			t.Errorf("%s was asked for by %q, want %q first", id, seen[id], want)
 		}
 	}
+	if err := zombie.EndTransaction(t.Context(), kgo.TryCommit); err == nil {
+		t.Error("a transaction that was open before was committed")
+	}
+	if n := readableOf(t, bed.Bootstrap, "concurrent.zombie"); n != 0 {
+		t.Errorf("%d of its records are readable", n)
+	}
 	w.Exact()
 	s.StopAll()
+}
+
+// TestFencingOfManyConnectorsAtOnce: twenty connectors are created at the same moment. Nobody's round waits for another's or fails because of one, and all run without anybody's help.
+func TestFencingOfManyConnectorsAtOnce(t *testing.T) {
+	t.Parallel()
+	const connectors, tasks = 20, 2
+	bed := harness.New(t, "at-once", harness.Kfake(t))
+	bed.StartCoordinator()
+	p, err := puppet.Start(t.Context(), puppet.Config{Name: "puppet", Coordinator: bed.Coordinator})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	control, failures := bed.Control(), make(chan error, connectors)
+	for n := range connectors {
+		go func() {
+			_, err := control.CreateConnector(t.Context(), &controlv1.CreateConnectorRequest{Name: fmt.Sprintf("c%d", n), Config: map[string]string{
+				"connector.class": puppet.Class, "tasks.max": strconv.Itoa(tasks),
+			}})
+			failures <- err
+		}()
+	}
+	for range connectors {
+		if err := <-failures; err != nil {
+			t.Error(err)
+		}
+	}
+	harness.Wait(t, scene.Patience, "every task of all is granted", func(context.Context) error {
+		held, err := p.Held()
+		if err != nil {
+			return harness.Final(err)
+		}
+		for n := range connectors {
+			if got := p.Generations(fmt.Sprintf("c%d", n)); len(got) != 1 || got[1] != tasks {
+				return fmt.Errorf("c%d by generation: %v; %d held", n, got, held)
+			}
+		}
+		return nil
+	})
 }
 
 // TestFencingRoundIsSuperseded: a change during a round takes its place. Nobody's command fails because of it, no round does, and only the last configuration is granted.
