@@ -25,7 +25,7 @@ var (
 // leastStates is how many distinct states the searches are to reach together.
 const leastStates = 1_000_000
 
-// searches are the worlds whose every order of steps is tried. Those with a limit of states end at the step at which it is reached.
+// searches are the worlds whose every order of steps is tried. Those with a limit of states end where it is reached.
 var searches = []struct {
 	name   string
 	bounds Bounds
@@ -53,7 +53,7 @@ var searches = []struct {
 var everything = Bounds{Changes: []Change{swap, merge}, Records: [partitions]uint8{2, 1}, Takeovers: 1, Crashes: 1, Zombies: 1, Cuts: 1, Unanswered: 1, Expiries: 1}
 
 func deep(b Bounds) Bounds {
-	b.Walk, b.States = 500, 10_000_000
+	b.Walk, b.States = 500, 5_000_000 // of 600 bytes, and half as many again while they are found
 	return b
 }
 

@@ -140,6 +140,10 @@ func (s *search) run(first world) {
 					next = append(next, w)
 				}
 			}
+			if s.bounds.States > 0 && len(s.parents) >= s.bounds.States {
+				s.result.States = len(s.parents)
+				return
+			}
 			if !moved && !s.done(&level[i]) {
 				s.found("nothing can happen any more, and not all is done", s.way(at))
 				return
@@ -149,9 +153,6 @@ func (s *search) run(first world) {
 			}
 		}
 		s.result.States = len(s.parents)
-		if s.bounds.States > 0 && len(s.parents) >= s.bounds.States {
-			return
-		}
 		number += uint32(len(level))
 		level = next
 		if len(next) > 0 {
