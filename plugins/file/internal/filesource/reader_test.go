@@ -446,9 +446,11 @@ func TestValidateNamesWhatCannotBeRead(t *testing.T) {
 }
 
 func TestValidateChecksTheTopic(t *testing.T) {
-	v := Connector{}.Validate(t.Context(), source.Config{keyPaths: "/*.log", keyTopic: "bad topic/x"})
-	if len(v.Problems) != 1 || v.Problems[0].Key != keyTopic {
-		t.Errorf("problems: %+v", v.Problems)
+	for _, topic := range []string{"bad topic/x", "a b", "..", ".", strings.Repeat("x", 250), "\u00fc"} {
+		v := Connector{}.Validate(t.Context(), source.Config{keyPaths: "/*.log", keyTopic: topic})
+		if len(v.Problems) != 1 || v.Problems[0].Key != keyTopic {
+			t.Errorf("%q: problems %+v", topic, v.Problems)
+		}
 	}
 }
 
