@@ -14,8 +14,7 @@ import (
 )
 
 // TestClockOfTheBrokerMayJump: the broker's wall clock is what transactions expire by, and ids that nobody uses. Two hours ahead at once, everything that is open has expired, and the coordinator's own id is forgotten; two hours back, Kafka
-// refuses the time of this host. Nothing is lost or doubled, and everything goes on by itself. (After a step back that isn't undone Kafka 4.4 may stop by itself: requests between its own parts, for the markers of a transaction for one, wait for
-// the time that they were to be sent. So the step ahead is the last.)
+// refuses the time of this host. Nothing is lost or doubled, and everything goes on by itself.
 func TestClockOfTheBrokerMayJump(t *testing.T) {
 	t.Parallel()
 	clock, err := kafka.NewClock(t.Context(), t.TempDir())
