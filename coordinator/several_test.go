@@ -247,6 +247,41 @@ func TestWhatOthersWriteIntoTheLogDoesntCount(t *testing.T) {
 	third.awaitLeading(t)
 }
 
+// TestALogThatSomebodyElseHoldsIsSaidByEveryCoordinator: nobody leads, each says who holds it, to users as well, and they lead when it is over.
+func TestALogThatSomebodyElseHoldsIsSaidByEveryCoordinator(t *testing.T) {
+	bootstrap := fakeKafka(t)
+	first := start(t, bootstrap, nil)
+	first.awaitLeading(t)
+	first.stop()
+	stranger, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("stranger"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	if err := stranger.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.ProduceSync(t.Context(), &kgo.Record{Topic: "c.config", Key: []byte("k"), Value: []byte("v")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	second, third := start(t, bootstrap, nil), start(t, bootstrap, nil)
+	for _, r := range []*running{second, third} {
+		r.log.wait(t, "can't lead, and no other coordinator can")
+		r.cluster(t, "it says who holds the log", func(c *controlv1.GetClusterResponse) bool {
+			return strings.Contains(c.GetTrouble(), `"stranger", Ongoing`)
+		})
+	}
+	if err := stranger.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-second.Leading():
+	case <-third.Leading():
+	case <-time.After(time.Minute):
+		t.Fatalf("nobody leads:\n%s", second.log.text.String())
+	}
+}
+
 // TestARecordOfTheLogHasNoTime: a broker refuses what is an hour ahead of its clock, and clocks of hosts may be hours apart.
 func TestARecordOfTheLogHasNoTime(t *testing.T) {
 	bootstrap := fakeKafka(t)
