@@ -121,7 +121,7 @@ func TestFailoverOfLeaderAndRunnerAtOnce(t *testing.T) {
 	})
 	took := w.Await(since, lost, reader.MadeAfter(since))
 	t.Logf("the tasks of %s were away for %s", victim, took)
-	w.Undisturbed(kept, since)
+	w.UndisturbedButHeld(kept, since, took)
 	s.Runner(victim, nil)
 	w.Exact()
 	s.StopAll()

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (b *Bed) sockets() error {
 // NoTransactionOpen waits until no transactional id of the bed's cluster has an open transaction.
 func (b *Bed) NoTransactionOpen() {
 	b.T.Helper()
-	admin := Admin(b.T, b.Admin)
+	admin := Admin(b.T, cmp.Or(b.Admin, b.Bootstrap)) // a `dev` says where its broker is
 	Wait(b.T, 10*time.Second, "no open transaction", func(ctx context.Context) error {
 		open, err := admin.ListTransactions(ctx, nil, []string{"Ongoing", "PrepareCommit", "PrepareAbort"})
 		if err != nil {
