@@ -5,7 +5,7 @@
 //
 // What holds here:
 //   - Nothing is decided by it, and nothing waits for it: Note never blocks, the loop is looked at between two of its steps for a few connectors at a time, and the broker gets what fits into a bounded buffer. The rest is dropped and
-//     counted; the next change of the same connector tells it again (I10).
+//     counted. What the broker was away for, or too slow, is written again after a pause; what it refused, with the next change of the same connector (I10).
 //   - It may be lost, and hold anything: what can't be understood is left out. Of two leaders' records of one key the higher term's counts.
 //   - What it keeps is what users see anyway: no configuration, no secret (I9).
 //

@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -130,7 +131,7 @@ func (k *Keeper) take() (names []string, more bool) {
 	for _, name := range names {
 		delete(k.changed, name)
 	}
-	for _, name := range k.failed { // The next change writes all of it again.
+	for _, name := range k.failed { // All of it is written again, with the next change at the latest.
 		for key := range k.known[name] {
 			k.known[name][key] = 0
 		}
@@ -208,9 +209,12 @@ func (k *Keeper) send(ctx context.Context, connector, key string, value []byte) 
 		h.dropped.Add(1)
 		h.log.Debug("what happened to a connector wasn't kept", "connector", connector, "error", err)
 		k.mu.Lock()
-		defer k.mu.Unlock()
 		if !slices.Contains(k.failed, connector) {
 			k.failed = append(k.failed, connector)
+		}
+		k.mu.Unlock()
+		if errors.Is(err, kgo.ErrRecordTimeout) || errors.Is(err, kgo.ErrMaxBuffered) {
+			k.Note(connector) // What the broker refuses it would refuse again; what it had no time for it may take.
 		}
 	})
 	return len(key) + len(value)
