@@ -75,6 +75,7 @@ type status struct {
 	seq     uint64
 	state   string
 	retryAt time.Time
+	host    bool // the host is to blame that it doesn't get on
 	TaskStatus
 }
 
@@ -207,6 +208,7 @@ func (s *State) reconcile(c *connector) {
 	}
 	s.choose(c)
 	s.revokeStale(c)
+	s.relieve(c)
 	s.fence(c)
 	s.settle(c)
 	if c.exists() {

@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,6 +16,8 @@ const (
 	longestAvoidance = 30 * time.Minute
 	firstHostPause   = 5 * time.Second
 	longestHostPause = 5 * time.Minute
+	// relieveWait is how long a task may take to end that is taken from such a host: the plugin has let go of the source by then, and a client without brokers may take longer to end. Fencing makes sure of the rest.
+	relieveWait = 3 * time.Second
 	// mostFaults bounds what is remembered of the hosts of one piece of work.
 	mostFaults = 20
 )
@@ -63,6 +66,46 @@ func (s *State) givenBack(c *connector, w work, r *runner, host bool, reason str
 func (s *State) waits(c *connector, w work, takers []assign.Runner) bool {
 	p := c.pauses[w]
 	return s.now.Before(p.until) && (!p.host || !s.fitsElsewhere(c, w, takers))
+}
+
+// relieve takes tasks back that don't get on because of their host, where another runner fits. Where none does they stay: to try on where they are is better than to wander, and there is no pause when the host is well again. One
+// that is being taken back anyhow can't drain, and isn't waited for.
+func (s *State) relieve(c *connector) {
+	for _, task := range sorted(c.statuses) {
+		st, l := c.statuses[task], c.leases[task]
+		if !st.host || l == nil || st.lease != l.Lease || l.Alter || l.within != 0 {
+			continue
+		}
+		reason := "its host can't go on with it: " + st.Error
+		switch {
+		case l.State == leaseHeld && s.otherFits(c, l):
+			s.blame(c, taskWork(task), s.runners[l.Runner], st.Error)
+			l.within = relieveWait
+			s.revoke(l, false, reason)
+		case l.State == leaseRevoked:
+			l.within = relieveWait
+			l.deadline = earlierOf(l.deadline, s.now.Add(l.within))
+			s.wakeAt(l.deadline)
+			s.sendRevoke(s.sessionOf(l), l.Lease, false, reason)
+		}
+	}
+}
+
+// otherFits says that a task fits on another runner than the one that has it, and that it isn't to be kept from that one.
+func (s *State) otherFits(c *connector, l *lease) bool {
+	if r := s.runners[l.Runner]; r == nil || r.process != l.Process {
+		return false
+	}
+	avoid := map[string]bool{l.Runner: true}
+	maps.Copy(avoid, s.avoided(c, taskWork(l.Task)))
+	return assign.Fits(c.need(), avoid, s.takers())
+}
+
+func earlierOf(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // fitsElsewhere says that work fits on a runner that it isn't to be kept from.

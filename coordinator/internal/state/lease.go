@@ -44,6 +44,8 @@ type lease struct {
 	expires time.Time
 	// deadline is when a revoked one is taken for lost.
 	deadline time.Time
+	// within is how long it has from when it was taken back; 0 is Options.Drain.
+	within time.Duration
 	// refused says that the fencing of a lost one's id met a permanent refusal: its task waits for the next try, and no other does.
 	refused bool
 	// free frees the partitions that the task has claimed, once the lease has ended: a user restarts it.
@@ -141,7 +143,7 @@ func (s *State) revoke(l *lease, drain bool, reason string) {
 	}
 	reason = clip(reason, mostReasonBytes)
 	l.State, l.Reason = leaseRevoked, reason
-	l.deadline = s.now.Add(s.options.Drain)
+	l.deadline = s.now.Add(cmp.Or(l.within, s.options.Drain))
 	s.putLease(l)
 	s.wakeAt(l.deadline)
 	s.sendRevoke(s.sessionOf(l), l.Lease, drain, reason)
@@ -231,7 +233,7 @@ func (s *State) overdue(l *lease) {
 	case l.State != leaseLost && s.due(l.expires):
 		reason = "its lease ran out"
 	case l.State == leaseRevoked && s.due(l.deadline):
-		reason = fmt.Sprintf("it didn't end within %s (%s)", s.options.Drain, l.Reason)
+		reason = fmt.Sprintf("it didn't end within %s (%s)", cmp.Or(l.within, s.options.Drain), l.Reason)
 	default:
 		return
 	}

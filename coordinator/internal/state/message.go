@@ -205,6 +205,9 @@ func (s *State) taskStatus(r *runner, m *runnerv1.TaskStatus) {
 	if old == nil || old.lease != lease || old.state != now.state {
 		s.changedTo(c, now)
 	}
+	if now.host {
+		s.touch(c)
+	}
 }
 
 func (s *State) changedTo(c *connector, now *status) {

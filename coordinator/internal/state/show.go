@@ -241,7 +241,7 @@ func statusOf(m *runnerv1.TaskStatus) *status {
 	case runnerv1.TaskState_TASK_STATE_DRAINING:
 		state = taskDraining
 	}
-	return &status{lease: LeaseOf(m.GetLease()), seq: m.GetSeq(), state: state, TaskStatus: TaskStatus{
+	return &status{lease: LeaseOf(m.GetLease()), seq: m.GetSeq(), state: state, host: m.GetHost(), TaskStatus: TaskStatus{
 		Phase: m.GetPhase(), Error: clip(m.GetError(), mostErrorBytes), Cause: m.GetCause(),
 		Attempt: m.GetAttempt(), BudgetLeft: m.GetBudgetLeft(), Endless: m.GetEndless(),
 		Records: m.GetRecords(), Bytes: m.GetBytes(), Commits: m.GetCommits(), Aborts: m.GetAborts(), Dropped: m.GetDropped(),

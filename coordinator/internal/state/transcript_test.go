@@ -385,7 +385,7 @@ func (m *sim) cmdMessage(t *testing.T, d *datadriven.TestData) []Effect {
 		msg.Message = &runnerv1.SessionRequest_ClaimPartitions{ClaimPartitions: claim}
 	case "status":
 		state := runnerv1.TaskState(runnerv1.TaskState_value["TASK_STATE_"+argOr(d, "state", "RUNNING")])
-		msg.Message = &runnerv1.SessionRequest_TaskStatus{TaskStatus: &runnerv1.TaskStatus{Lease: w, Seq: r.seq, State: state, Error: strings.ReplaceAll(arg(d, "error"), "_", " ")}}
+		msg.Message = &runnerv1.SessionRequest_TaskStatus{TaskStatus: &runnerv1.TaskStatus{Lease: w, Seq: r.seq, State: state, Error: strings.ReplaceAll(arg(d, "error"), "_", " "), Host: d.HasArg("host")}}
 	case "ended":
 		msg.Message = &runnerv1.SessionRequest_TaskEnded{TaskEnded: &runnerv1.TaskEnded{Lease: w, Clean: !d.HasArg("unclean"), Host: d.HasArg("host"), Reason: strings.ReplaceAll(argOr(d, "reason", "asked"), "_", " ")}}
 	case "draining":

@@ -2370,7 +2370,9 @@ type TaskStatus struct {
 	// What the plugin wants people to know while the task goes on.
 	Notices []string `protobuf:"bytes,22,rep,name=notices,proto3" json:"notices,omitempty"`
 	// The last error's cause has no limit of attempts.
-	Endless       bool `protobuf:"varint,23,opt,name=endless,proto3" json:"endless,omitempty"`
+	Endless bool `protobuf:"varint,23,opt,name=endless,proto3" json:"endless,omitempty"`
+	// What the task waits for is this host's affair, as in TaskEnded: no broker answers here, although the leader reaches them. It goes on trying; where another runner fits, that one is to have it.
+	Host          bool `protobuf:"varint,24,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2562,6 +2564,13 @@ func (x *TaskStatus) GetNotices() []string {
 func (x *TaskStatus) GetEndless() bool {
 	if x != nil {
 		return x.Endless
+	}
+	return false
+}
+
+func (x *TaskStatus) GetHost() bool {
+	if x != nil {
+		return x.Host
 	}
 	return false
 }
@@ -3985,7 +3994,7 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\tR\arefused\x12\x1a\n" +
-	"\bconflict\x18\x03 \x01(\tR\bconflict\"\xaa\x06\n" +
+	"\bconflict\x18\x03 \x01(\tR\bconflict\"\xbe\x06\n" +
 	"\n" +
 	"TaskStatus\x120\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.fencepost.runner.v1.LeaseR\x05lease\x12\x10\n" +
@@ -4012,7 +4021,8 @@ const file_fencepost_runner_v1_runner_proto_rawDesc = "" +
 	"\rplugin_sha256\x18\x14 \x01(\tR\fpluginSha256\x12F\n" +
 	"\arewinds\x18\x15 \x03(\v2,.fencepost.runner.v1.TaskStatus.RewindsEntryR\arewinds\x12\x18\n" +
 	"\anotices\x18\x16 \x03(\tR\anotices\x12\x18\n" +
-	"\aendless\x18\x17 \x01(\bR\aendless\x1a:\n" +
+	"\aendless\x18\x17 \x01(\bR\aendless\x12\x12\n" +
+	"\x04host\x18\x18 \x01(\bR\x04host\x1a:\n" +
 	"\fRewindsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x7f\n" +
