@@ -3,7 +3,7 @@
 // It enforces I1 for what it was handed: a transaction of which librdkafka refused one record can't be committed, and a transaction whose commit got no answer can't be aborted.
 // It never retries a transaction, never reads offsets and never decides what an error means for the task: Classify says it, the task acts on it.
 //
-// Threads: methods of a Producer, but for Queued, are called by one goroutine at a time. Each Producer has one goroutine of its own, which drains events and logs from New until Close begins to end the client.
+// Threads: methods of a Producer, but for Queued and Reaches, are called by one goroutine at a time. Each Producer has one goroutine of its own, which drains events and logs from New until Close begins to end the client.
 //
 // Where to read next: produce.go and produce.c for the hot path, errors.go for what errors mean, close.go for how a producer ends, config.go for the client's settings.
 // runner/internal/offsets is the only other package that uses librdkafka.
@@ -129,6 +129,12 @@ func (p *Producer) Init(ctx context.Context) error {
 		return p.nameLimit(ctx, err)
 	}
 	return err
+}
+
+// Reaches says whether any broker answers within a time. It may be called beside the other methods, but not beside Close.
+func (p *Producer) Reaches(within time.Duration) bool {
+	_, err := p.client.GetMetadata(nil, false, int(within.Milliseconds()))
+	return err == nil
 }
 
 // maxTimeoutKey is the broker's key for the longest transaction time-out.

@@ -155,6 +155,8 @@ type Status struct {
 	Phase string
 	// Error is the last thing that went wrong, for users; Cause its kind.
 	Error, Cause string
+	// Host: the task goes on trying, and another runner may do better.
+	Host bool
 	// Attempt counts the attempts of the last error's cause since the last success, and BudgetLeft says how many more of them there may be. Endless: as many as it takes.
 	Attempt, BudgetLeft int
 	Endless             bool

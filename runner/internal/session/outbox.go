@@ -255,5 +255,5 @@ func (b *outbox) nextStatus() *runnerv1.SessionRequest {
 // urgent says whether the status differs in more than numbers from the last one sent.
 func (e *statusEntry) urgent() bool {
 	a, b := e.sent, e.now
-	return a == nil || a.State != b.State || a.Phase != b.Phase || a.Error != b.Error || a.CaughtUp != b.CaughtUp || a.Attempt != b.Attempt || !maps.Equal(a.Rewinds, b.Rewinds) || !slices.Equal(a.Notices, b.Notices)
+	return a == nil || a.State != b.State || a.Phase != b.Phase || a.Error != b.Error || a.Host != b.Host || a.CaughtUp != b.CaughtUp || a.Attempt != b.Attempt || !maps.Equal(a.Rewinds, b.Rewinds) || !slices.Equal(a.Notices, b.Notices)
 }

@@ -126,7 +126,7 @@ func planResultToWire(r PlanResult) *runnerv1.PlanResult {
 
 func statusToWire(s *Status, seq uint64) *runnerv1.TaskStatus {
 	return &runnerv1.TaskStatus{
-		Lease: leaseToWire(s.Lease), Seq: seq, State: runnerv1.TaskState(s.State), Phase: validText(s.Phase), Error: validText(s.Error), Cause: s.Cause,
+		Lease: leaseToWire(s.Lease), Seq: seq, State: runnerv1.TaskState(s.State), Phase: validText(s.Phase), Error: validText(s.Error), Cause: s.Cause, Host: s.Host,
 		Attempt: count(s.Attempt), BudgetLeft: count(s.BudgetLeft), Endless: s.Endless, RetryInMs: uint64(max(0, s.RetryIn.Milliseconds())),
 		Records: s.Records, Bytes: s.Bytes, Commits: s.Commits, Aborts: s.Aborts, Dropped: s.Dropped, CaughtUp: s.CaughtUp,
 		OpenRecords: s.OpenRecords, OpenAgeMs: uint64(max(0, s.OpenAge.Milliseconds())), DroppedReason: validText(s.DroppedReason),

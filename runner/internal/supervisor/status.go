@@ -47,7 +47,7 @@ func (st *status) phase(phase string) { st.set(func(now *session.Status) { now.P
 
 func (st *status) starting(b *budget) {
 	st.set(func(now *session.Status) {
-		now.State, now.Phase, now.RetryIn, now.CaughtUp, now.OpenRecords, now.OpenAge = session.Starting, "", 0, false, 0, 0
+		now.State, now.Phase, now.RetryIn, now.CaughtUp, now.OpenRecords, now.OpenAge, now.Host = session.Starting, "", 0, false, 0, 0, false
 		now.Attempt = b.attempt
 		now.BudgetLeft, now.Endless = b.left()
 	})
@@ -70,7 +70,7 @@ func (st *status) failed(f *task.Failure, err error, b *budget) {
 func (st *status) over(now *session.Status, state session.State, f *task.Failure, err error, b *budget) {
 	now.State, now.Phase, now.Error, now.Cause = state, "", err.Error(), f.Cause
 	now.Attempt, now.BudgetLeft, now.Endless, now.Rewinds = b.attempt, 0, false, maps.Clone(b.rewinds)
-	now.CaughtUp, now.OpenRecords, now.OpenAge, now.RetryIn = false, 0, 0, 0
+	now.CaughtUp, now.OpenRecords, now.OpenAge, now.RetryIn, now.Host = false, 0, 0, 0, false
 }
 
 // calmAfter is how long an attempt has to run until the error of an earlier one isn't shown any more. The budget remembers it for longer.
@@ -107,7 +107,7 @@ func (a *attemptStatus) report(s task.Status) {
 		if !s.OpenSince.IsZero() {
 			now.OpenAge = time.Since(s.OpenSince)
 		}
-		a.waiting(now, s.Waiting)
+		a.waiting(now, s.Waiting, s.Host)
 		a.progress(now, s)
 	})
 }
@@ -124,8 +124,11 @@ func stateOf(p task.Phase) session.State {
 }
 
 // waiting shows what the attempt waits for as its error for as long as it does.
-func (a *attemptStatus) waiting(now *session.Status, what string) {
+func (a *attemptStatus) waiting(now *session.Status, what string, host bool) {
+	now.Host = host
 	switch {
+	case host:
+		now.Error, now.Cause, a.waited = what, task.CauseHost, true
 	case what != "":
 		now.Error, now.Cause, a.waited = what, publish.CauseBroker, true
 	case a.waited:

@@ -20,6 +20,7 @@ func (nowhere) Produce(context.Context, *source.Batch, []string) error { return 
 func (nowhere) Commit(context.Context) error                           { return nil }
 func (nowhere) Abort(context.Context) error                            { return nil }
 func (nowhere) Close(context.Context) error                            { return nil }
+func (nowhere) Reaches(time.Duration) bool                             { return true }
 func (nowhere) BrokerLost() bool                                       { return false }
 func (nowhere) Topics(_ context.Context, names []string) (map[string]publish.TopicInfo, error) {
 	infos := map[string]publish.TopicInfo{}

@@ -59,7 +59,7 @@ func (w *writer) conclude(ctx context.Context, last *source.Batch, topics []stri
 // callCommit repeats the call where that is what the error asks for.
 func (w *writer) callCommit(ctx context.Context) error {
 	for {
-		err := faultDuring("X5", func() error { return w.pub.Commit(ctx) })
+		err := faultDuring("X5", func() error { return w.watched(ctx, func() error { return w.pub.Commit(ctx) }) })
 		if err == nil || publish.Classify(err).Class != publish.RetryCall || pause(ctx, retryPause) != nil {
 			return err
 		}

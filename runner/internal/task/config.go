@@ -78,6 +78,8 @@ type Publisher interface {
 	Topics(ctx context.Context, names []string) (map[string]publish.TopicInfo, error)
 	// BrokerLost says whether a connection to a broker was lost since it was last asked.
 	BrokerLost() bool
+	// Reaches says whether any broker answers. It may be called beside the others, but for Close.
+	Reaches(within time.Duration) bool
 }
 
 // Offsets is what an attempt needs of stored offsets. Run never calls two methods at once.

@@ -43,6 +43,8 @@ type kafkaModel struct {
 	slow map[string]time.Duration
 	// lost: a broker went away since that was last asked.
 	lost bool
+	// away: no broker answers.
+	away bool
 	// maxValue refuses larger records at the commit, as a broker does.
 	maxValue int
 }
@@ -246,6 +248,16 @@ func (p *fakePublisher) Topics(ctx context.Context, names []string) (map[string]
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	return maps.Clone(p.k.topics), nil
+}
+
+func (p *fakePublisher) Reaches(within time.Duration) bool {
+	p.k.mu.Lock()
+	away := p.k.away
+	p.k.mu.Unlock()
+	if away {
+		passes(within)
+	}
+	return !away
 }
 
 func (p *fakePublisher) BrokerLost() bool {

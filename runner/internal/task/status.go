@@ -28,6 +28,8 @@ type Status struct {
 	Phase Phase
 	// Waiting is what the phase waits for, where it is something that should not be: a broker that doesn't answer. Text for users.
 	Waiting string
+	// Host: what is waited for is this host's affair, and another one may do better.
+	Host bool
 	// Records, Bytes and Commits count what is committed; Aborts counts aborts that the plugin asked for; Dropped counts records that a rule left out.
 	Records, Bytes, Commits, Aborts, Dropped uint64
 	// DroppedReason is the last rule that did.
@@ -93,12 +95,24 @@ func (r *reporter) follow(sample func(*Status)) {
 }
 
 func (r *reporter) phase(p Phase) {
-	r.set(func(s *Status) { s.Phase, s.Waiting = p, "" })
+	r.set(func(s *Status) { s.Phase, s.Waiting, s.Host = p, "", false })
+}
+
+// blame says that the host is to blame for what is waited for, or no longer.
+func (r *reporter) blame(host bool) {
+	r.set(func(s *Status) {
+		switch {
+		case host:
+			s.Waiting, s.Host = noBroker, true
+		case s.Host:
+			s.Waiting, s.Host = "", false
+		}
+	})
 }
 
 // urgent says whether people wait for the difference.
 func urgent(now, said *Status) bool {
-	return now.Phase != said.Phase || now.Waiting != said.Waiting || now.CaughtUp != said.CaughtUp || !slices.Equal(now.Notices, said.Notices)
+	return now.Phase != said.Phase || now.Waiting != said.Waiting || now.Host != said.Host || now.CaughtUp != said.CaughtUp || !slices.Equal(now.Notices, said.Notices)
 }
 
 // run reports until done is closed, and then what is left.

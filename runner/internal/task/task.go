@@ -141,7 +141,7 @@ func (a *attempt) initialise(ctx context.Context) error {
 		fault("S1")
 		a.reporter.set(func(s *Status) { s.Phase = PhaseInitialising })
 		try, cancelTry := context.WithTimeout(ctx, initTimeout)
-		err := a.pub.Init(try)
+		err := a.watched(try, func() error { return a.pub.Init(try) })
 		cancelTry()
 		if err == nil {
 			return nil

@@ -12,6 +12,7 @@ import (
 type writer struct {
 	cfg      *Config
 	pub      Publisher
+	watched  func(ctx context.Context, call func() error) error // of the attempt
 	store    *store
 	in       *inlet
 	from     <-chan *entry
@@ -85,7 +86,7 @@ func (t *txn) reach(e *entry) {
 
 func newWriter(a *attempt, in *inlet, from <-chan *entry) *writer {
 	w := &writer{
-		cfg: a.cfg, pub: a.pub, store: in.store, in: in, from: from, reporter: a.reporter,
+		cfg: a.cfg, pub: a.pub, watched: a.watched, store: in.store, in: in, from: from, reporter: a.reporter,
 		rule: newRule(a.cfg.Settings.Boundary, a.cfg.Shrink), budget: budget{limiter: a.cfg.CommitBudget},
 		began: time.Now(),
 	}
