@@ -189,6 +189,7 @@ func (h *logHang) freed(decided string) {
 
 // TestHangingConfigLogIsEndedAsItWasDecided leaves a commit of the config log hanging, and then an abort: the next leader, who can't read the log before, ends each as it was decided, and everything goes on.
 func TestHangingConfigLogIsEndedAsItWasDecided(t *testing.T) {
+	t.Parallel()
 	h := newLogHang(t, "hanglog")
 	load := numbers{topic: "hanglog-numbers", count: 6000, partitions: 2, tasks: 2, transaction: 20, rate: 50}
 	h.createOn(1, load.topic, 2, nil)
