@@ -58,7 +58,7 @@ func pauses(w *reader.Watch, partitions int, from, to time.Time) []time.Duration
 }
 
 // mostGap is what a task's readers may have to wait while it moves, on a machine that does other things besides; docs/operate.md has what it takes on one that doesn't.
-const mostGap = 3 * time.Second
+const mostGap = 2 * time.Second
 
 // TestDrainMovesTasksWithoutAGap: a runner is drained, joins again, and is stopped: every record arrives once and in order, and no partition's readers wait for much longer than for a commit.
 func TestDrainMovesTasksWithoutAGap(t *testing.T) {
