@@ -25,6 +25,7 @@ func TestTwoClustersOfOneNameAreOne(t *testing.T) {
 	at := func(args ...string) harness.Result { return s.CLI(append(args, "--coordinator", second)...) }
 
 	// Their tools see our connectors, and who leads.
+	allThere(t, s.Bed, 2)
 	if r := at("cluster"); r.Code != 0 || !strings.Contains(r.Stdout, first) || !strings.Contains(r.Stdout, second) {
 		t.Errorf("cluster names %s and %s nowhere: %+v", first, second, r)
 	}
