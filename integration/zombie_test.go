@@ -138,7 +138,11 @@ func (g *graveyard) round(n int, nap nap) {
 	if nap.deposed {
 		woken = wake() // They ask at once, while the deposed leader still believes in itself.
 	}
-	heir := g.RunnerAt(leader, g.Bootstrap, "heir-"+name, nil, "--label", label, "--log-format", "json")
+	at := g.Coordinator // all of them: on a busy machine another one may lead by now
+	if nap.deposed {
+		at = leader
+	}
+	heir := g.RunnerAt(at, g.Bootstrap, "heir-"+name, nil, "--label", label, "--log-format", "json")
 	w.OnEach(scene.Patience, "heir-"+name)
 	succeeded := time.Now()
 	if !nap.deposed {
