@@ -36,7 +36,7 @@ func hangAll(t *testing.T, cluster *kafka.Cluster, commits ...bool) []hung {
 		t.Fatal(err)
 	}
 	admin := harness.Admin(t, cluster.Brokers[0].AdminAddr)
-	createOnSecond(t, cluster, int32(len(commits)))
+	harness.CreateTopicOn(t, cluster.Brokers[0].AdminAddr, 2, out, int32(len(commits)), nil)
 	all, clients := make([]hung, len(commits)), make([]*kgo.Client, len(commits))
 	for i, commit := range commits {
 		all[i] = hung{task: uint32(i), id: fmt.Sprintf("fencepost.c.hung.%d", i), commit: commit}
@@ -96,29 +96,6 @@ func endAgain(t *testing.T, cl *kgo.Client, h hung) {
 	})
 	if err != nil {
 		t.Errorf("end %s: %v", h.id, err)
-	}
-}
-
-func createOnSecond(t *testing.T, cluster *kafka.Cluster, partitions int32) {
-	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.Brokers[0].AdminAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	req := kmsg.NewPtrCreateTopicsRequest()
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = out, -1, -1
-	for p := range partitions {
-		topic.ReplicaAssignment = append(topic.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: p, Replicas: []int32{2}})
-	}
-	req.Topics = append(req.Topics, topic)
-	resp, err := req.RequestWith(t.Context(), client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -9,10 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/kafka"
 	"github.com/fencepost-io/fencepost/integration/process"
@@ -38,7 +34,7 @@ func newLogHang(t *testing.T, name string) *logHang {
 	h := &logHang{Bed: harness.New(t, name, cluster.Brokers[0].Addr), t: t, cluster: cluster, coordinators: map[string]*process.Process{}, gate: filepath.Join(t.TempDir(), "gate"), mark: filepath.Join(t.TempDir(), "mark")}
 	h.env = []string{"FENCEPOST_FAULT=log:connector/", "FENCEPOST_FAULT_GATE=" + h.gate, "FENCEPOST_FAULT_MARK=" + h.mark}
 	h.shut(false)
-	h.createOn(2, name+".config", 1, map[string]string{"cleanup.policy": "compact"})
+	harness.CreateTopicOn(h.t, h.cluster.Brokers[0].Addr, 2, name+".config", 1, map[string]string{"cleanup.policy": "compact"})
 	h.Coordinator = ""
 	h.coordinate()
 	h.coordinate()
@@ -53,33 +49,6 @@ func (h *logHang) coordinate() {
 	h.coordinators[address] = p
 	h.all = append(h.all, p)
 	h.Coordinator = strings.TrimPrefix(h.Coordinator+","+address, ",")
-}
-
-// createOn makes a topic that only one broker has.
-func (h *logHang) createOn(broker int32, topic string, partitions int32, config map[string]string) {
-	h.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(h.cluster.Brokers[0].Addr))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer client.Close()
-	req := kmsg.NewPtrCreateTopicsRequest()
-	want := kmsg.NewCreateTopicsRequestTopic()
-	want.Topic, want.NumPartitions, want.ReplicationFactor = topic, -1, -1
-	for p := range partitions {
-		want.ReplicaAssignment = append(want.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: p, Replicas: []int32{broker}})
-	}
-	for key, value := range config {
-		want.Configs = append(want.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: key, Value: &value})
-	}
-	req.Topics = append(req.Topics, want)
-	resp, err := req.RequestWith(h.t.Context(), client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		h.t.Fatalf("create topic %s: %v", topic, err)
-	}
 }
 
 func (h *logHang) shut(shut bool) {
@@ -192,7 +161,7 @@ func TestHangingConfigLogIsEndedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	h := newLogHang(t, "hanglog")
 	load := numbers{topic: "hanglog-numbers", count: 6000, partitions: 2, tasks: 2, transaction: 20, rate: 50}
-	h.createOn(1, load.topic, 2, nil)
+	harness.CreateTopicOn(h.t, h.cluster.Brokers[0].Addr, 1, load.topic, 2, nil)
 	harness.Wait(t, time.Minute, "somebody leads", func(ctx context.Context) error {
 		if h.Leader(ctx) == "" {
 			return fmt.Errorf("nobody of %s", h.Coordinator)

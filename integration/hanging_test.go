@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/fencepost-io/fencepost/integration/harness"
 	"github.com/fencepost-io/fencepost/integration/kafka"
@@ -50,7 +47,7 @@ func newHangs(t *testing.T, name string, rounds int, coordinator ...string) *han
 		load: numbers{topic: name + "-numbers", count: hangTasks * 80 * (rounds + 1), partitions: hangTasks, tasks: hangTasks, transaction: 20, rate: 10},
 	}
 	h.open()
-	h.createOnSecond(h.load.topic, 3)
+	harness.CreateTopicOn(h.t, h.cluster.Brokers[0].Addr, 2, h.load.topic, 3, nil)
 	h.Coordinator = harness.FreeAddress(t)
 	h.coordinator = h.Start("coordinator", coordinator, "coordinator", "--cluster", h.Cluster, "--bootstrap-servers", h.Bootstrap, "--listen", h.Coordinator)
 	h.startRunner()
@@ -79,30 +76,6 @@ func (h *hangs) open() {
 	h.t.Helper()
 	if err := os.WriteFile(h.gate, nil, 0o600); err != nil {
 		h.t.Fatal(err)
-	}
-}
-
-// createOnSecond makes a topic that only the second broker has.
-func (h *hangs) createOnSecond(topic string, partitions int32) {
-	h.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(h.cluster.Brokers[0].Addr))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer client.Close()
-	req := kmsg.NewPtrCreateTopicsRequest()
-	want := kmsg.NewCreateTopicsRequestTopic()
-	want.Topic, want.NumPartitions, want.ReplicationFactor = topic, -1, -1
-	for p := range partitions {
-		want.ReplicaAssignment = append(want.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: p, Replicas: []int32{2}})
-	}
-	req.Topics = append(req.Topics, want)
-	resp, err := req.RequestWith(h.t.Context(), client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		h.t.Fatalf("create topic %s: %v", topic, err)
 	}
 }
 

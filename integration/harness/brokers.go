@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/fencepost-io/fencepost/integration/kafka"
 )
@@ -81,6 +83,33 @@ func Admin(t T, bootstrap string) *kadm.Client {
 func CreateTopic(t T, bootstrap, topic string, partitions int32) {
 	t.Helper()
 	if _, err := Admin(t, bootstrap).CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
+		t.Fatalf("create topic %s: %v", topic, err)
+	}
+}
+
+// CreateTopicOn makes a topic that only one broker of a cluster has, with settings of its own.
+func CreateTopicOn(t T, bootstrap string, broker int32, topic string, partitions int32, settings map[string]string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	want := kmsg.NewCreateTopicsRequestTopic()
+	want.Topic, want.NumPartitions, want.ReplicationFactor = topic, -1, -1
+	for p := range partitions {
+		want.ReplicaAssignment = append(want.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: p, Replicas: []int32{broker}})
+	}
+	for key, value := range settings {
+		want.Configs = append(want.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: key, Value: &value})
+	}
+	req.Topics = append(req.Topics, want)
+	resp, err := req.RequestWith(t.Context(), client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
 		t.Fatalf("create topic %s: %v", topic, err)
 	}
 }

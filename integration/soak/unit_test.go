@@ -298,6 +298,7 @@ func TestANetworkLeadsToTheRealAddressesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer there.Close()
+	// What it tests is the kernel's, and a user can't be given it. CI runs as root, so it is never left out there.
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make a network namespace; .ci/run is root")
 	}

